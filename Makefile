@@ -1,0 +1,38 @@
+# make demo and make test do all the set-up themselves, on a machine with Python >= 3.10 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Two processes of tests on two cores: torch must not start more threads than there are.
+TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test test-slow check clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.installed: requirements.txt requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -r requirements.txt -r requirements-dev.txt
+	@touch $@
+
+install: $(VENV)/.installed ## make .venv and install the pinned requirements
+
+demo: install ## a search encoder for this machine's own API docs: train, score before and after, plot
+	$(BIN)/python run_mirror.py --pooling mean --max_train_samples 12000 --output_dir out/demo --force
+	$(BIN)/python run_eval.py --models assets/mini-mlm out/demo --pooling mean --tasks docs_search isotropy \
+	    --output_dir out/demo-eval
+
+test: install ## the test suite, under five minutes on two cores
+	$(TEST) -n 2 --dist loadfile
+
+test-slow: install ## the checks that take minutes
+	$(TEST) -m slow
+
+check: install ## lint and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+clean: ## remove everything that was made here
+	rm -rf $(VENV) out .pytest_cache .ruff_cache build dist *.egg-info

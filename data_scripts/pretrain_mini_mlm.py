@@ -1,0 +1,242 @@
+"""Pretrain the small masked language model that this repository ships in `assets/mini-mlm`.
+
+A plain `BertForMaskedLM` and the Trainer; three things get it past the unigram plateau on a CPU: word vectors that
+start from a factorised co-occurrence matrix, no dropout, and many short sequences. Resumable at any step:
+
+    python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm \\
+        --max_steps 12000 --learning_rate 1e-3 --bf16 --compile_loss
+    # then let the rate decay to zero, from the last checkpoint of the first run
+    python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm-final \\
+        --start_from out/mini-mlm --max_steps 4000 --learning_rate 1e-3 --lr_scheduler_type linear --warmup_steps 0 --bf16
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.decomposition import TruncatedSVD
+from tokenizers import BertWordPieceTokenizer
+from torch.utils.data import Dataset
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertTokenizerFast,
+    HfArgumentParser,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
+from transformers.trainer_utils import get_last_checkpoint
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mirror.docstrings import collect, pretraining_paragraphs
+
+
+logger = logging.getLogger(__name__)
+
+# Length of a row and its share of the steps. Most texts that users encode are short, so most rows are.
+LENGTHS = {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1}
+DOCSTRING_PACKAGES = (
+    *("stdlib", "numpy", "scipy", "pandas", "sklearn", "matplotlib", "networkx", "torch", "transformers", "sympy"),
+    *("datasets", "huggingface_hub", "sentence_transformers", "accelerate", "pydantic", "fontTools", "pygments"),
+    *("rich", "PIL", "setuptools", "tensorboard", "narwhals", "mpmath", "pyarrow", "joblib", "requests", "httpx"),
+    *("jinja2", "evaluate", "fsspec", "click", "multiprocess", "aiohttp", "yaml"),
+)
+SENTENCE_START = re.compile(r"(?<=[.!?])[\"']?\s+(?=[\"']?[A-Z])")
+
+
+@dataclass
+class MiniMLMArguments:
+    text_files: list[str] = field(metadata={"help": "Plain text, one paragraph a line."})
+    start_from: str | None = field(default=None, metadata={"help": "Folder of an earlier run: its weights and data."})
+    vocab_size: int = field(default=12000, metadata={"help": "WordPiece entries."})
+    hidden_size: int = field(default=256, metadata={"help": "Width; the number of heads is this over 64."})
+    num_hidden_layers: int = field(default=3, metadata={"help": "Transformer layers."})
+    tokens_per_step: int = field(default=4096, metadata={"help": "Tokens of one batch, whatever the rows' length."})
+    mlm_probability: float = field(default=0.18, metadata={"help": "Share of the tokens to predict."})
+    compile_loss: bool = field(default=False, metadata={"help": "torch.compile the forward pass: about 1.15x."})
+
+
+@dataclass
+class Corpus:
+    """All texts as one line of token ids, and where sentences start in it."""
+
+    ids: np.ndarray  # (tokens,) uint16
+    starts: np.ndarray  # (sentences,) int64
+
+    @classmethod
+    def load(cls, folder: Path) -> Corpus:
+        return cls(np.load(folder / "ids.npy"), np.load(folder / "starts.npy"))
+
+    def save(self, folder: Path) -> None:
+        np.save(folder / "ids.npy", self.ids)
+        np.save(folder / "starts.npy", self.starts)
+
+
+class WindowBatches(Dataset):
+    """Item i is a whole batch: windows of one length, masked; a function of (seed, i) and nothing else."""
+
+    def __init__(self, corpus: Corpus, tokenizer: BertTokenizerFast, args: MiniMLMArguments, seed: int, steps: int):
+        self.corpus, self.tokenizer, self.args, self.seed, self.steps = corpus, tokenizer, args, seed, steps
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        rng = np.random.default_rng([self.seed, index])
+        length = int(rng.choice(list(LENGTHS), p=list(LENGTHS.values())))
+        rows = self.args.tokens_per_step // length
+        ids = np.empty((rows, length), dtype=np.int64)
+        ids[:, 0], ids[:, -1] = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        starts = rng.choice(self.corpus.starts, rows)
+        ids[:, 1:-1] = self.corpus.ids[starts[:, None] + np.arange(length - 2)]
+        return self._mask(ids, rng)
+
+    def _mask(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, torch.Tensor]:
+        """BERT's rule on a fixed number of tokens: 80 % become [MASK], 10 % a random token, 10 % stay."""
+        flat = ids.reshape(-1)
+        noise = rng.random(len(flat))
+        noise[np.isin(flat, self.tokenizer.all_special_ids)] = 2.0
+        positions = np.argsort(noise)[: int(self.args.mlm_probability * len(flat))]
+        targets = flat[positions].copy()
+        rng.shuffle(positions_order := np.arange(len(positions)))
+        masked, randomised = np.split(positions_order, [int(0.8 * len(positions)), int(0.9 * len(positions))])[:2]
+        flat[positions[masked]] = self.tokenizer.mask_token_id
+        flat[positions[randomised]] = rng.integers(5, len(self.tokenizer), len(randomised))
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "positions": torch.tensor(positions),
+            "targets": torch.tensor(targets),
+        }
+
+
+def masked_lm_loss(model: BertForMaskedLM, input_ids, positions, targets) -> torch.Tensor:
+    """Cross-entropy at the masked positions only: the vocabulary product costs a sixth of what `model(labels=)` pays."""
+    hidden = model.bert(input_ids=input_ids).last_hidden_state.flatten(0, 1)[positions]  # (masked, H)
+    return torch.nn.functional.cross_entropy(model.cls(hidden).float(), targets)
+
+
+class MiniMLMTrainer(Trainer):
+    loss_function = staticmethod(masked_lm_loss)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        with self.accelerator.autocast():  # accelerate wraps only `model.forward`, which this loss goes past
+            loss = self.loss_function(model, **inputs)
+        return (loss, {}) if return_outputs else loss
+
+
+def train_tokenizer(paragraphs: list[str], vocab_size: int) -> BertTokenizerFast:
+    wordpiece = BertWordPieceTokenizer(lowercase=True)
+    wordpiece.train_from_iterator(
+        paragraphs, vocab_size=vocab_size, min_frequency=3, limit_alphabet=300, show_progress=False
+    )
+    vocab = sorted(wordpiece.get_vocab(), key=wordpiece.get_vocab().get)
+    return BertTokenizerFast(
+        vocab={token: index for index, token in enumerate(vocab)}, do_lower_case=True, model_max_length=128
+    )
+
+
+def tokenize(paragraphs: list[str], tokenizer: BertTokenizerFast) -> Corpus:
+    """Paragraphs end to end, each closed by [SEP]; a sentence start is a place where a window may begin."""
+    sentences, closes = [], []
+    for paragraph in paragraphs:
+        parts = [part for part in SENTENCE_START.split(paragraph) if part]
+        sentences += parts
+        closes += [False] * (len(parts) - 1) + [True] * bool(parts)
+    encoded = tokenizer(sentences, add_special_tokens=False, verbose=False)["input_ids"]
+    rows = [ids + [tokenizer.sep_token_id] * close for ids, close in zip(encoded, closes, strict=True)]
+    starts = np.cumsum([0] + [len(row) for row in rows])[:-1]
+    ids = np.concatenate([np.asarray(row, dtype=np.uint16) for row in rows])
+    return Corpus(ids, starts[starts < len(ids) - max(LENGTHS)])
+
+
+def cooccurrence_vectors(ids: np.ndarray, vocab_size: int, width: int, window: int = 6) -> np.ndarray:
+    """Word vectors (vocab, width): truncated SVD of the positive pointwise mutual information, rows of equal length."""
+    counts = np.zeros(vocab_size * vocab_size, dtype=np.float32)
+    for distance in range(1, window + 1):
+        pairs = ids[:-distance].astype(np.int64) * vocab_size + ids[distance:]
+        counts += np.bincount(pairs, minlength=len(counts)).astype(np.float32) / distance
+    counts = counts.reshape(vocab_size, vocab_size)
+    counts += counts.T
+    totals = counts.sum(axis=1) + 1e-9
+    smoothed = totals**0.75  # Levy et al. 2015: context distribution smoothing
+    ppmi = np.log(np.maximum(counts * (smoothed.sum() / (totals[:, None] * smoothed)), 1.0))
+    vectors = TruncatedSVD(width, n_iter=4, random_state=0).fit_transform(ppmi)
+    vectors /= np.sqrt(np.linalg.norm(vectors, axis=0, keepdims=True)) + 1e-9  # U sqrt(S)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(norms, 1e-6)
+
+
+def prepare(args: MiniMLMArguments, folder: Path) -> tuple[BertTokenizerFast, Corpus]:
+    """Tokenizer and corpus, made once and kept under `folder`."""
+    if not (folder / "starts.npy").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        texts = [
+            line for name in args.text_files for line in Path(name).read_text(encoding="utf-8").splitlines() if line
+        ]
+        texts += pretraining_paragraphs(collect(DOCSTRING_PACKAGES))
+        tokenizer = train_tokenizer(texts, args.vocab_size)
+        tokenizer.save_pretrained(folder)
+        tokenize(texts, tokenizer).save(folder)
+    return BertTokenizerFast.from_pretrained(folder), Corpus.load(folder)
+
+
+def build_model(args: MiniMLMArguments, tokenizer: BertTokenizerFast, corpus: Corpus) -> BertForMaskedLM:
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=args.hidden_size,
+        num_hidden_layers=args.num_hidden_layers,
+        num_attention_heads=args.hidden_size // 64,
+        intermediate_size=4 * args.hidden_size,
+        max_position_embeddings=max(LENGTHS),
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    model = BertForMaskedLM(config)
+    vectors = cooccurrence_vectors(corpus.ids, len(tokenizer), args.hidden_size)
+    scale = config.initializer_range * np.sqrt(args.hidden_size)  # the length of a freshly drawn row
+    model.bert.embeddings.word_embeddings.weight.data.copy_(torch.from_numpy(vectors * scale))
+    return model
+
+
+def main() -> None:
+    parser = HfArgumentParser((MiniMLMArguments, TrainingArguments), description=__doc__)
+    defaults = {"per_device_train_batch_size": 1, "logging_steps": 100, "save_steps": 500, "save_total_limit": 2}
+    parser.set_defaults(**defaults, warmup_steps=400, lr_scheduler_type="constant_with_warmup", adam_beta2=0.98)
+    parser.set_defaults(weight_decay=0.01, remove_unused_columns=False)
+    args, training = parser.parse_args_into_dataclasses()
+    logging.basicConfig(level=logging.INFO)
+    set_seed(training.seed)
+
+    data_folder = Path(args.start_from or training.output_dir) / "data"
+    tokenizer, corpus = prepare(args, data_folder)
+    logger.info("%d tokens, %d sentences, %d word pieces", len(corpus.ids), len(corpus.starts), len(tokenizer))
+    if args.start_from:
+        model = BertForMaskedLM.from_pretrained(get_last_checkpoint(args.start_from) or args.start_from)
+    else:
+        model = build_model(args, tokenizer, corpus)
+
+    trainer = MiniMLMTrainer(
+        model=model,
+        args=training,
+        train_dataset=WindowBatches(corpus, tokenizer, args, training.seed, training.max_steps),
+        data_collator=lambda batch: batch[0],
+        processing_class=tokenizer,
+    )
+    if args.compile_loss:
+        trainer.loss_function = torch.compile(masked_lm_loss, dynamic=False)
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(training.output_dir))
+    trainer.save_model()
+    trainer.save_state()
+
+
+if __name__ == "__main__":
+    main()

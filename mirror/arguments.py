@@ -1,0 +1,341 @@
+"""What a user can set: dataclasses for the flags, the level presets, and recipes in YAML.
+
+A flag on the command line beats the recipe (`--config`), the recipe beats the preset of the level.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+import yaml
+from transformers import HfArgumentParser, TrainingArguments
+
+from mirror.data import DataSettings
+from mirror.encoder import EMBEDDED_MODEL
+from mirror.errors import InputError, nearest
+from mirror.losses import LOSSES
+from mirror.pooling import POOLING_MODES
+
+
+# Mirror-BERT, section 3 and appendix A; `span_mask_min_chars` of sentences is the released code's, that of phrases is
+# ours: the paper masks two characters of biomedical names, most of which are shorter than thirty.
+LEVELS = {
+    "word": {
+        "temperature": 0.2,
+        "span_mask_length": 0,
+        "span_mask_min_chars": 30,
+        "num_train_epochs": 2.0,
+        "max_seq_length": 25,
+        "pooling": "cls",
+    },
+    "phrase": {
+        "temperature": 0.04,
+        "span_mask_length": 2,
+        "span_mask_min_chars": 8,
+        "num_train_epochs": 2.0,
+        "max_seq_length": 25,
+        "pooling": "cls",
+    },
+    "sentence": {
+        "temperature": 0.04,
+        "span_mask_length": 5,
+        "span_mask_min_chars": 30,
+        "num_train_epochs": 1.0,
+        "max_seq_length": 50,
+    },  # pooling depends on the model: see `default_pooling`
+}
+CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")  # "CLS for RoBERTa, mean for BERT", section 3
+
+
+def default_pooling(model_type: str) -> str:
+    """The paper's choice for sentences."""
+    return "cls" if model_type in CLS_FAMILIES else "mean"
+
+
+@dataclass
+class ModelArguments:
+    model_name_or_path: str = field(
+        default=str(EMBEDDED_MODEL),
+        metadata={
+            "help": "Masked LM to start from: a Hub id or a folder. Default: the small model of this repository."
+        },
+    )
+    pooling: str | None = field(
+        default=None,
+        metadata={
+            "help": f"How token vectors become one: {', '.join(POOLING_MODES)}. Default: cls for words, phrases and "
+            "RoBERTa, mean for other sentence encoders."
+        },
+    )
+    max_seq_length: int = field(
+        default=50, metadata={"help": "Tokens of a text, special ones included; the rest is cut."}
+    )
+    pad_to: int | None = field(
+        default=None,
+        metadata={"help": "Pad every row to this length. Only mean_padded depends on it (default: 50 there)."},
+    )
+
+    def __post_init__(self) -> None:
+        if self.pooling is not None:
+            _one_of("--pooling", self.pooling, POOLING_MODES)
+        if self.max_seq_length < 3:
+            raise InputError(
+                f"--max_seq_length must leave room for a word between two special tokens, got {self.max_seq_length}"
+            )
+
+
+@dataclass
+class DataArguments:
+    train_file: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Raw text: txt (one text a line), csv, tsv, json, jsonl or parquet, each also as .gz; names or globs. "
+            "Default: docstrings of the Python packages on this machine."
+        },
+    )
+    dataset_name: str | None = field(
+        default=None, metadata={"help": "A Hub dataset or a local dataset folder, instead."}
+    )
+    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
+    dataset_split: str = field(default="train", metadata={"help": "Its split."})
+    streaming: bool = field(default=False, metadata={"help": "Read while training: for corpora that do not fit."})
+    text_column: str | None = field(
+        default=None, metadata={"help": "Column with the text; default: 'text' or the only one."}
+    )
+    pair_columns: list[str] | None = field(
+        default=None, metadata={"help": "Two columns that say the same (supervised pairs), instead of one text twice."}
+    )
+    pair_separator: str | None = field(default=None, metadata={"help": "Pairs on one line of a txt file, e.g. '||'."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Use only the first N distinct texts."})
+    keep_duplicates: bool = field(
+        default=False, metadata={"help": "Keep repeated rows. In a batch, two equal texts are false negatives."}
+    )
+    preprocessing_num_workers: int | None = field(
+        default=None, metadata={"help": "Processes that make views and tokens."}
+    )
+
+    def __post_init__(self) -> None:
+        if self.train_file and self.dataset_name:
+            raise InputError("give --train_file or --dataset_name, not both")
+        if self.pair_columns and len(self.pair_columns) != 2:
+            raise InputError(
+                f"--pair_columns takes two names, got {len(self.pair_columns)}: {' '.join(self.pair_columns)}"
+            )
+        if self.max_train_samples is not None and self.max_train_samples < 1:
+            raise InputError(f"--max_train_samples must be at least 1, got {self.max_train_samples}")
+
+    def settings(self) -> DataSettings:
+        return DataSettings(
+            train_file=tuple(self.train_file or ()),
+            dataset_name=self.dataset_name,
+            dataset_config_name=self.dataset_config_name,
+            dataset_split=self.dataset_split,
+            streaming=self.streaming,
+            text_column=self.text_column,
+            pair_columns=tuple(self.pair_columns) if self.pair_columns else None,
+            pair_separator=self.pair_separator,
+            max_train_samples=self.max_train_samples,
+            keep_duplicates=self.keep_duplicates,
+        )
+
+
+@dataclass
+class MirrorArguments:
+    """The method: two views of a text, and the loss that pulls them together."""
+
+    level: str = field(default="sentence", metadata={"help": f"Preset of the paper: {', '.join(LEVELS)}."})
+    span_mask_length: int = field(default=5, metadata={"help": "Characters masked in the second view; 0: none."})
+    span_mask_min_chars: int = field(default=30, metadata={"help": "Texts shorter than this are never masked."})
+    mask_token: str | None = field(
+        default=None,
+        metadata={"help": "A literal instead of the tokenizer's mask token (released RoBERTa models saw '[MASK]')."},
+    )
+    temperature: float = field(default=0.04, metadata={"help": "Tau of InfoNCE: 0.04 for sentences, 0.2 for words."})
+    loss: str = field(
+        default="nt_xent", metadata={"help": f"Form of InfoNCE: {', '.join(LOSSES)}; see docs/design.md."}
+    )
+    dropout_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Every dropout of the model, attention's included. Default: 0.1, or 0 with --drophead_rate."
+        },
+    )
+    drophead_rate: float = field(
+        default=0.0,
+        metadata={"help": "Chance that an attention head is left out; the paper: 0.2 for BERT, 0.05 for RoBERTa."},
+    )
+    controlled_dropout: bool = field(
+        default=False, metadata={"help": "Both views of a text see the same dropout masks (Table 8 of the paper)."}
+    )
+    gather_negatives: bool = field(
+        default=False,
+        metadata={"help": "Compare with the rows of all processes, not only this one's; exact gradient."},
+    )
+    eval_tasks: list[str] | None = field(
+        default=None, metadata={"help": "Tasks of run_eval.py to score while training, e.g. stsb_dev."}
+    )
+    data_dir: str | None = field(
+        default=None, metadata={"help": "Data folder of --eval_tasks (default: MIRROR_DATA_DIR)."}
+    )
+    force: bool = field(default=False, metadata={"help": "Write into an output folder that holds another run."})
+    config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags; see recipes/."})
+
+    def __post_init__(self) -> None:
+        _one_of("--level", self.level, LEVELS)
+        _one_of("--loss", self.loss, LOSSES)
+        if self.temperature <= 0:
+            raise InputError(f"--temperature must be positive, got {self.temperature}; the paper uses 0.04 or 0.2")
+        if self.span_mask_length < 0:
+            raise InputError(f"--span_mask_length must be 0 or more characters, got {self.span_mask_length}")
+        if self.dropout_rate is None:
+            self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead takes dropout's place
+        _probability("--dropout_rate", self.dropout_rate, "the paper uses 0.1")
+        _probability("--drophead_rate", self.drophead_rate, "the paper uses 0.2 for BERT and 0.05 for RoBERTa")
+
+
+@dataclass
+class MirrorTrainingArguments(TrainingArguments):
+    """`TrainingArguments` with the released code's optimiser: what the paper leaves open follows that code.
+
+    Differences from the defaults of transformers: batch 200, rate 2e-5 held constant, no clipping, decay 0.01 on all
+    weights (biases and norms too), last incomplete batch dropped; bf16 or fp16 wherever the hardware is fast at it.
+    """
+
+    output_dir: str = field(default="out/mirror", metadata={"help": "Where the encoder goes."})
+    per_device_train_batch_size: int = field(
+        default=200, metadata={"help": "Texts a step on each device; twice as many views."}
+    )
+    learning_rate: float = field(default=2e-5, metadata={"help": "AdamW's rate, constant."})
+    lr_scheduler_type: str = field(default="constant", metadata={"help": "Schedule of the rate."})
+    weight_decay: float = field(default=0.01, metadata={"help": "Decoupled decay, on all weights."})
+    max_grad_norm: float = field(default=0.0, metadata={"help": "Clip the gradient to this norm; 0: no clipping."})
+    num_train_epochs: float = field(default=1.0, metadata={"help": "Passes over the texts, each with fresh masks."})
+    dataloader_drop_last: bool = field(
+        default=True,
+        metadata={"help": "accelerate fills an incomplete batch with rows of its start: false negatives."},
+    )
+    remove_unused_columns: bool = field(
+        default=False, metadata={"help": "The collator decides what reaches the model."}
+    )
+    logging_steps: float = field(default=10, metadata={"help": "Steps between two lines of the log."})
+    logging_nan_inf_filter: bool = field(
+        default=False, metadata={"help": "The first non-finite loss stops the run instead."}
+    )
+    save_strategy: str = field(default="no", metadata={"help": "Checkpoints on the way: no, steps or epoch."})
+    bf16: bool | None = field(
+        default=None, metadata={"help": "bfloat16 autocast. Default: where the hardware has it."}
+    )
+    fp16: bool | None = field(
+        default=None, metadata={"help": "float16 autocast. Default: on GPUs that have no bfloat16."}
+    )
+
+    def __post_init__(self) -> None:
+        if not torch.accelerator.is_available():
+            self.use_cpu = True  # otherwise --bf16 is refused on a machine without a GPU
+        self.bf16, self.fp16, self.precision_reason = choose_precision(self.bf16, self.fp16, self.use_cpu)
+        if self.resume_from_checkpoint is not None and self.resume_from_checkpoint.lower() in ("true", "false"):
+            self.resume_from_checkpoint = self.resume_from_checkpoint.lower() == "true" or None
+        super().__post_init__()
+
+
+def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tuple[bool, bool, str]:
+    """(bf16, fp16, why). What the user said stands; otherwise what the device is fast at."""
+    if bf16 or fp16:
+        return bool(bf16), bool(fp16), "as asked"
+    launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if launcher in ("bf16", "fp16"):
+        return launcher == "bf16", launcher == "fp16", "as accelerate's configuration says"
+    if bf16 is False or fp16 is False:
+        return False, False, "as asked"
+    if use_cpu:
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return fast, False, "auto: the CPU multiplies bfloat16 in hardware" if fast else "auto: plain CPU"
+    if not torch.cuda.is_available():
+        return False, False, "auto: no CUDA"
+    major, minor = torch.cuda.get_device_capability()
+    bf16 = major >= 8
+    return bf16, not bf16, f"auto: compute capability {major}.{minor}" + ("" if bf16 else " has no bfloat16")
+
+
+class FlagParser(HfArgumentParser):
+    """Says what is wrong in one line instead of a screen of usage."""
+
+    def error(self, message: str):
+        raise InputError(f"{message}; --help lists the flags")
+
+
+def parse_arguments(
+    dataclass_types: tuple[type, ...], argv: list[str] | None = None, description: str | None = None
+) -> tuple:
+    """Instances of `dataclass_types` from the command line, the recipe and the preset, in that order of precedence.
+
+    Raises:
+        InputError: an unknown key in the recipe, or a value that no flag takes.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    parser = FlagParser(dataclass_types, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for action in parser._actions:
+        if action.dest in ("bf16", "fp16"):  # three-valued: a bare flag means true, no flag means choose
+            action.nargs, action.const = "?", True
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--config")
+    early.add_argument("--level")
+    known, _ = early.parse_known_args(argv)
+    recipe = read_recipe(known.config, parser) if known.config else {}
+    level = known.level or recipe.get("level", "sentence")
+    _one_of("--level", level, LEVELS)
+    parser.set_defaults(**LEVELS[level] | recipe)
+    try:
+        *parsed, unknown = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
+    except InputError:
+        raise
+    except ValueError as error:  # TrainingArguments refuses a combination
+        raise InputError(" ".join(str(error).split())) from error
+    if unknown:
+        flags = [option for action in parser._actions for option in action.option_strings]
+        raise InputError(f"unknown flag {unknown[0]}{nearest(unknown[0], flags)}")
+    return tuple(parsed)
+
+
+def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
+    """A flat YAML file of flags, values converted as the command line would.
+
+    Raises:
+        InputError: no such file, not a mapping, or a key that is no flag (names the nearest).
+    """
+    try:
+        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"--config {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"--config {path}: expected a mapping of flags to values")
+    actions = {action.dest: action for action in parser._actions}
+    for key in content:
+        if key not in actions:
+            raise InputError(f"--config {path}: unknown key '{key}'{nearest(key, actions)}")
+    return {key: _convert(actions[key], value, path) for key, value in content.items()}
+
+
+def _convert(action: argparse.Action, value, path: str):
+    """YAML 1.1 reads 1e-5 as a string, so a string goes through the flag's own type."""
+    if not isinstance(value, str) or action.type is None:
+        return value
+    try:
+        return action.type(value)
+    except (ValueError, argparse.ArgumentTypeError) as error:
+        raise InputError(f"--config {path}: {action.dest}: {value!r} is not a valid value") from error
+
+
+def _one_of(flag: str, value: str, known) -> None:
+    if value not in known:
+        raise InputError(f"{flag} '{value}' is unknown; one of {', '.join(known)}{nearest(value, known)}")
+
+
+def _probability(flag: str, value: float, hint: str) -> None:
+    if not 0 <= value < 1:
+        raise InputError(f"{flag} is a probability in [0, 1), got {value}; {hint}")

@@ -1,0 +1,149 @@
+"""One attention function for what transformers' own do not offer: drophead, controlled dropout, packed rows.
+
+It runs inside unmodified models, through transformers' attention interface, and is scaled dot-product attention
+(SDPA) whenever the model is in eval mode. Knows nothing of training, pooling or where a packed row comes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.masking_utils import sdpa_mask
+
+from mirror.noise import apply_dropout, drophead_scale
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """Where the texts of a packed row lie, and where their tokens would be in a padded batch of (N, T)."""
+
+    lengths: Tensor  # (N,) tokens of each text in the order in which they lie, equal lengths side by side
+    slots: Tensor  # (tokens,) row * T + position of each token
+    mask: Tensor  # (N, T) 1 for a token and 0 for padding
+
+    def pad(self, tokens: Tensor) -> Tensor:
+        """(S, ...) to (N, T, ...) with zeros for padding; the row's filler, after its last text, is left out."""
+        rows = tokens.new_zeros(self.mask.numel(), *tokens.shape[1:])
+        return rows.index_copy(0, self.slots, tokens[: len(self.slots)]).unflatten(0, self.mask.shape)
+
+    def groups(self) -> list[tuple[int, int]]:
+        """(texts, tokens of each) for every run of texts of equal length."""
+        lengths, counts = self.lengths.unique_consecutive(return_counts=True)
+        return list(zip(counts.tolist(), lengths.tolist(), strict=True))
+
+
+def uses_attention_interface(model: PreTrainedModel) -> bool:
+    """Whether the model looks its attention function up in transformers' registry (MPNet and DeBERTa do not)."""
+    return model._supports_attention_backend
+
+
+def use_mirror_attention(model: PreTrainedModel, drophead_rate: float = 0.0, paired: bool = False) -> None:
+    """Make `model` compute attention here from now on. Nothing of this is written to its config.json.
+
+    Args:
+        drophead_rate: probability that a head of a row is dropped, in training mode only.
+        paired: controlled dropout: rows i and B + i of a batch of 2B share all noise.
+    """
+    name = f"mirror_drophead_{drophead_rate}{'_paired' if paired else ''}"
+    AttentionInterface.register(name, partial(mirror_attention, drophead_rate=drophead_rate, paired=paired))
+    AttentionMaskInterface.register(name, _padding_mask)
+    model.set_attn_implementation(name)
+
+
+def mirror_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    packed: PackedLayout | None = None,
+    *,
+    drophead_rate: float,
+    paired: bool,
+    **kwargs,
+) -> tuple[Tensor, None]:
+    """Attention as transformers calls it: (B, H, T, d) each of query, key and value to (B, T, H, d).
+
+    Args:
+        attention_mask: (B, 1, T, T) bool, or None where every token may see every other.
+        dropout: of the attention weights; 0 in eval mode.
+        sliding_window: tokens i and j see each other if |i - j| is below it (ModernBERT's local layers).
+        packed: given to `model(...)` as a keyword for a packed row: B is 1 and T the length of the row, and a token sees
+            its own text only.
+    """
+    if key.shape[1] < query.shape[1]:  # grouped-query attention
+        key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
+    scale = None
+    if module.training and drophead_rate:
+        rows = len(query) if packed is None else len(packed.lengths)
+        scale = drophead_scale(rows, query.shape[1], drophead_rate, query.device, paired)  # (rows, H)
+    attend = partial(_attend, dropout=dropout, scaling=scaling, sliding_window=sliding_window, paired=paired)
+    if packed is None:
+        return attend(query, key, value, attention_mask, scale).transpose(1, 2).contiguous(), None
+    by_text = attend_by_length if query.device.type == "cpu" else attend_padded
+    tokens = by_text(*(x[0].transpose(0, 1) for x in (query, key, value)), scale, packed, attend)  # (tokens, H, d)
+    return F.pad(tokens, (0, 0, 0, 0, 0, query.shape[2] - len(tokens)))[None], None
+
+
+@torch.compiler.disable  # every batch has other groups: a compiler would compile anew for each
+def attend_by_length(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
+    """(S, H, d) each to (tokens, H, d): texts of equal length as one small batch, nothing computed for padding."""
+    outputs, row, start = [], 0, 0
+    for texts, length in packed.groups():
+        parts = (x[start : start + texts * length].unflatten(0, (texts, length)) for x in (query, key, value))
+        group_scale = None if scale is None else scale[row : row + texts]
+        output = attend(*(part.transpose(1, 2) for part in parts), None, group_scale)  # (texts, H, length, d)
+        outputs.append(output.transpose(1, 2).flatten(0, 1))
+        row, start = row + texts, start + texts * length
+    return torch.cat(outputs)
+
+
+def attend_padded(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
+    """(S, H, d) each to (tokens, H, d): padded for this one product, where a GPU would rather not launch many small ones.
+
+    Attention is a small part of a layer's work at the length of a sentence; all else still runs on the packed row.
+    """
+    parts = (packed.pad(x).transpose(1, 2) for x in (query, key, value))  # (N, H, T, d)
+    output = attend(*parts, packed.mask[:, None, None].bool(), scale)
+    return output.transpose(1, 2).flatten(0, 1).index_select(0, packed.slots)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scale: Tensor | None,
+    *,
+    dropout: float,
+    scaling: float | None,
+    sliding_window: int | None,
+    paired: bool,
+) -> Tensor:
+    """(B, H, T, d) each to (B, H, T, d)."""
+    length = query.shape[2]
+    if sliding_window and length > sliding_window:
+        position = torch.arange(length, device=query.device)
+        near = (position[:, None] - position).abs() < sliding_window  # (T, T)
+        mask = near if mask is None else mask & near
+    if dropout and (paired or query.device.type == "cpu"):  # SDPA draws its own dropout, and slowly on a CPU
+        scores = query * (scaling or query.shape[-1] ** -0.5) @ key.transpose(2, 3)  # (B, H, T, T)
+        if mask is not None:
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        output = apply_dropout(scores.softmax(dim=-1).to(value.dtype), dropout, paired) @ value
+    else:
+        output = F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
+    return output if scale is None else output * scale[:, :, None, None].to(output.dtype)
+
+
+def _padding_mask(attention_mask: Tensor | None = None, **kwargs) -> Tensor | None:
+    """transformers' mask for a padded batch; none without one, where a packed row's would be (S, S)."""
+    return None if attention_mask is None else sdpa_mask(attention_mask=attention_mask, **kwargs)

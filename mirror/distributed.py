@@ -1,0 +1,40 @@
+"""Embeddings of all processes in one tensor, with the exact gradient."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class _GatherWithGradient(torch.autograd.Function):
+    """all_gather whose backward sums what every process asks of this process's rows."""
+
+    @staticmethod
+    def forward(ctx, rows: Tensor) -> Tensor:
+        gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(gathered, rows.contiguous())
+        return torch.cat(gathered)
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        return gradient.chunk(dist.get_world_size())[dist.get_rank()]
+
+
+def gather_with_gradient(rows: Tensor) -> Tensor:
+    """Rows of all processes in rank order: (B, D) on each gives (W B, D) on each; itself where there is one process.
+
+    With local anchors against these candidates, the mean that DDP takes over the processes is the gradient of one
+    process with the joint batch. Gathered without gradient it would point elsewhere.
+    """
+    return _GatherWithGradient.apply(rows) if world_size() > 1 else rows
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if world_size() > 1 else 0

@@ -1,0 +1,78 @@
+"""`docs_search`: find the documentation of a function from the words of its name, on this machine's own packages.
+
+Query: the words of a name ("read csv"). Candidates: the summary line of every held-out docstring. Real text that nothing
+in this project trained on, and no data folder. The pairs depend on the installed packages, so a number is comparable
+only under the same `data_sha256`; a lexical search over the same pairs stands beside it as the honest yardstick.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from mirror import docstrings
+from mirror.errors import InputError
+from mirror.evaluation.metrics.retrieval.retrieval import Retrieval
+from mirror.evaluation.search import gold_ranks, ranks_in_scores, unit_length
+from mirror.evaluation.task import Encode, Task
+
+
+MIN_PAIRS = 3000
+
+
+def tasks(data_dir: Path) -> list[Task]:
+    """The one task of this family; it reads no data folder."""
+    return [
+        Task(
+            name="docs_search",
+            metric="accuracy@1",
+            protocol="words of a name -> its docstring's summary among all held-out summaries, by cosine",
+            files=(),
+            score=lambda encode, data_dir: score_search(encode, held_out_pairs()),
+        )
+    ]
+
+
+@cache
+def held_out_pairs() -> tuple[tuple[str, str], ...]:
+    """(name, summary) of the held-out docstrings of this machine; read once a process."""
+    return tuple(docstrings.search_pairs(docstrings.collect()))
+
+
+def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...]) -> dict:
+    """Rank of each name's own summary among all summaries, by the encoder and by TF-IDF.
+
+    Raises:
+        InputError: fewer than 3,000 pairs, among which a hit would mean little.
+    """
+    if len(pairs) < MIN_PAIRS:
+        raise InputError(
+            f"docs_search found {len(pairs):,} documented names on this machine and needs {MIN_PAIRS:,}; "
+            "install more packages with docstrings (numpy, scipy, pandas, scikit-learn)"
+        )
+    names, summaries = (list(column) for column in zip(*pairs, strict=True))
+    vectors = unit_length(encode(names + summaries))  # (2N, D)
+    gold = np.arange(len(pairs))
+    ranks = gold_ranks(vectors[: len(pairs)], vectors[len(pairs) :], gold)
+    metric = Retrieval(keep_in_memory=True)
+    ours = metric.compute(predictions=ranks)
+    lexical = metric.compute(predictions=lexical_ranks(names, summaries, gold))
+    return {
+        "main_score": ours["accuracy@1"],
+        "num_examples": len(pairs),
+        **ours,
+        "tfidf": lexical,
+        "data_sha256": hashlib.sha256("\n".join("\t".join(pair) for pair in pairs).encode()).hexdigest(),
+    }
+
+
+def lexical_ranks(queries: list[str], candidates: list[str], gold: np.ndarray) -> np.ndarray:
+    """(Q,) rank of candidate `gold[q]` by the cosine of TF-IDF vectors, fitted on the candidates."""
+    vectorizer = TfidfVectorizer(sublinear_tf=True).fit(candidates)
+    left, right = vectorizer.transform(queries), vectorizer.transform(candidates).T.tocsc()
+    blocks = [slice(at, at + 512) for at in range(0, len(queries), 512)]
+    return np.concatenate([ranks_in_scores((left[block] @ right).toarray(), gold[block]) for block in blocks])

@@ -1,0 +1,61 @@
+"""Which pictures a set of results calls for, and where they go. Knows results; `plots.py` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from mirror.evaluation import plots
+from mirror.evaluation.results import Table, file_name, short_names
+
+
+def draw_all(records: Sequence[dict], columns: Sequence[str], table: Table, folder: Path) -> list[Path]:
+    """Score bars, and the pictures of `qnli`, `qqp_cosine` and `language_bias` where these were scored.
+
+    Returns:
+        The files written.
+    """
+    names = short_names([record["model_name_or_path"] for record in records])
+    results = {name: record["tasks"] for name, record in zip(names, records, strict=True)}
+    first = records[0]["tasks"]
+    paths = [folder / "scores.png"]
+    score_bars(paths[0], columns, [(name, scores) for name, scores in table if name.strip() != "difference"])
+    if "qnli" in first:
+        paths.append(folder / "qnli_roc.png")
+        plots.roc_curves(paths[-1], {name: tasks["qnli"] for name, tasks in results.items()}, "QNLI dev, unsupervised")
+    if "qqp_cosine" in first:
+        paths.append(folder / "qqp_cosines.png")
+        plots.cosine_histograms(paths[-1], {name: tasks["qqp_cosine"]["histogram"] for name, tasks in results.items()})
+    if "language_bias" in first:
+        for name, tasks in results.items():
+            paths.append(folder / f"language_bias_{file_name(name)}.png")
+            plots.language_heat_map(
+                paths[-1], tasks["language_bias"]["matrix"], tasks["language_bias"]["languages"], name
+            )
+    return paths
+
+
+def score_bars(path: Path, columns: Sequence[str], table: Table) -> None:
+    """A group of bars a task, one bar a line of the table; published scores are hatched.
+
+    Args:
+        columns: T names of tasks.
+        table: label of a line and its T scores, None where there is none.
+    """
+    figure = Figure(figsize=(max(5.0, 0.35 * len(columns) * len(table) + 2), 4.2), layout="constrained")
+    axes = figure.subplots()
+    width = 0.8 / len(table)
+    for line, (label, scores) in enumerate(table):
+        places = np.arange(len(columns)) + (line - (len(table) - 1) / 2) * width
+        heights = [np.nan if score is None else score for score in scores]
+        colour = plots.COLOURS[line % len(plots.COLOURS)]
+        axes.bar(places, heights, width, label=label.strip(), color=colour, hatch="//" * label.startswith(" "))
+    axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
+    axes.set_ylabel("main score")
+    figure.legend(loc="outside upper center", frameon=False, ncols=2)
+    aside = path.with_suffix(".partial")
+    figure.savefig(aside, format="png", dpi=150)
+    aside.replace(path)

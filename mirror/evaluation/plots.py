@@ -1,0 +1,112 @@
+"""Pictures (PNG) of what the tasks put into their results. Knows numbers and file names; runs no model, needs no screen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from sklearn.decomposition import PCA
+
+
+# Okabe and Ito's colours, which stay apart for colour-blind readers.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+
+
+def cosine_histograms(path: Path, histograms: Mapping[str, dict], title: str = "") -> None:
+    """Cosines of positive and negative pairs, one panel a model above the other (Mirror-BERT Figure 7).
+
+    Args:
+        histograms: panel title, such as "before", to the field `histogram` of a `qqp_cosine` result.
+    """
+    figure = Figure(figsize=(7, 2.4 * len(histograms) + 0.6), layout="constrained")
+    panels = figure.subplots(len(histograms), sharex=True, squeeze=False)[:, 0]
+    for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
+        edges = np.asarray(histogram["bin_edges"])
+        for kind, colour in (("positive", COLOURS[0]), ("negative", COLOURS[1])):
+            share = np.asarray(histogram[kind]) / max(1, sum(histogram[kind]))
+            axes.stairs(share, edges, fill=True, color=colour, alpha=0.55, label=f"{kind} pairs")
+        axes.set(ylabel="share of pairs", xlim=_used_range(edges, histograms.values()))
+        axes.set_title(name, loc="left", fontsize=10)
+    panels[0].legend(frameon=False)
+    panels[-1].set_xlabel("cosine")
+    _save(figure, path, title)
+
+
+def roc_curves(path: Path, curves: Mapping[str, dict], title: str = "") -> None:
+    """ROC curves of several models on one plot (Mirror-BERT Figure 4).
+
+    Args:
+        curves: model name to a `qnli` result: its `roc_curve` is drawn, its `main_score` goes into the legend.
+    """
+    figure = Figure(figsize=(5.4, 5.2), layout="constrained")
+    axes = figure.subplots()
+    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle="--")
+    for number, (name, result) in enumerate(curves.items()):
+        curve, colour = result["roc_curve"], COLOURS[number % len(COLOURS)]
+        label = f"{name} (AUC {result['main_score']:.3f})"
+        axes.plot(curve["false_positive_rate"], curve["true_positive_rate"], color=colour, label=label)
+    axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+    axes.legend(loc="lower right", frameon=False)
+    _save(figure, path, title)
+
+
+def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], title: str = "") -> None:
+    """Which language is retrieved for which (CMLM Figure 2); `matrix` (L, L), rows are the query languages."""
+    matrix = np.asarray(matrix)
+    size = 0.75 * len(languages)
+    figure = Figure(figsize=(size + 1.8, size + 1.0), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
+    for (row, column), share in np.ndenumerate(matrix):
+        colour = "white" if share > 0.5 else "black"
+        axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=colour, fontsize=9)
+    axes.set_xticks(range(len(languages)), languages)
+    axes.set_yticks(range(len(languages)), languages)
+    axes.set(xlabel="language retrieved", ylabel="language of the query")
+    figure.colorbar(image, ax=axes, shrink=0.8, label="share of queries")
+    _save(figure, path, title)
+
+
+def translation_scatter(
+    path: Path, source: np.ndarray, english: np.ndarray, names: tuple[str, str], title: str = ""
+) -> None:
+    """Sentences and their translations on the first two principal components, each pair joined (CMLM Figure 3).
+
+    Args:
+        source: (N, D); row n translates row n of `english` (N, D). About 50 pairs are readable, 1,000 show the cloud.
+        names: of the two languages, for the legend.
+    """
+    points = PCA(2, random_state=0).fit_transform(np.concatenate([source, english]))  # (2N, 2)
+    pairs = np.stack([points[: len(source)], points[len(source) :]], axis=1)  # (N, 2 sides, 2 coordinates)
+    figure = Figure(figsize=(6.4, 5.6), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(*pairs.transpose(2, 1, 0), color="0.8", linewidth=0.6, zorder=1)
+    for side, (name, marker) in enumerate(zip(names, "o^", strict=True)):
+        axes.scatter(*pairs[:, side].T, s=18, color=COLOURS[side], marker=marker, label=name, zorder=2)
+    axes.set(xlabel="first principal component", ylabel="second principal component")
+    axes.legend(frameon=False)
+    _save(figure, path, title)
+
+
+def _used_range(edges: np.ndarray, histograms) -> tuple[float, float]:
+    """From the first to the last bin that any histogram fills, so that a narrow cone of cosines still shows."""
+    counts = sum(np.asarray(histogram[kind]) for histogram in histograms for kind in ("positive", "negative"))
+    filled = np.flatnonzero(counts)
+    return float(edges[filled[0]]), float(edges[filled[-1] + 1])
+
+
+def _save(figure: Figure, path: Path, title: str) -> None:
+    figure.suptitle(title)
+    for axes in figure.axes:
+        _without_box(axes)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_suffix(".partial")
+    figure.savefig(aside, format="png", dpi=150)
+    aside.replace(path)
+
+
+def _without_box(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,142 @@
+"""Exact nearest neighbours in bounded memory. Knows vectors; knows nothing of texts, tasks or models.
+
+Similarity is the inner product; for cosines pass vectors of unit length (`unit_length`). The full matrix of scores is
+never held: a block of queries meets a block of entries, and only the best are kept.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+DEFAULT_BLOCK_BYTES = 256 << 20
+MARGIN = 8  # candidates beyond k, so that float32 rounding does not decide who is among the k
+FAISS = importlib.util.find_spec("faiss") is not None
+
+
+def unit_length(vectors: np.ndarray) -> np.ndarray:
+    """Rows of (N, D) at length one; a zero row stays zero."""
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors / np.maximum(norms, np.finfo(vectors.dtype).tiny)
+
+
+def top_k(
+    queries: np.ndarray,
+    entries: np.ndarray,
+    k: int,
+    block_bytes: int = DEFAULT_BLOCK_BYTES,
+    use_faiss: bool = FAISS,
+) -> tuple[np.ndarray, np.ndarray]:
+    """The `k` entries with the highest inner product for each query, best first, equal ones by lowest index.
+
+    Candidates come from float32 products, by faiss or torch; their order and their scores from float64 products of the
+    candidates alone. So the two give the same answer, and equal entries tie wherever they stand.
+
+    Args:
+        queries: (Q, D) float32.
+        entries: (N, D) float32.
+        k: at most N are returned.
+        block_bytes: about how much memory the search may use beyond its inputs.
+
+    Returns:
+        scores (Q, k) float32 and indices (Q, k) int64.
+    """
+    k = min(k, len(entries))
+    wanted = min(k + MARGIN, len(entries))
+    queries, entries = torch.from_numpy(queries), torch.from_numpy(entries)
+    rows = max(1, min(1024, block_bytes // (24 * entries.shape[1] * wanted)))  # three copies of the candidates
+    candidates = _faiss_candidates if use_faiss else _torch_candidates
+    scores, indices = zip(
+        *(
+            _rescore(block, entries, candidates(block, entries, wanted, block_bytes), k)
+            for block in queries.split(rows)
+        ),
+        strict=True,
+    )
+    return torch.cat(scores).numpy(), torch.cat(indices).numpy()
+
+
+def mean_top_k(queries: np.ndarray, entries: np.ndarray, k: int, block_bytes: int = DEFAULT_BLOCK_BYTES) -> np.ndarray:
+    """(Q,) mean similarity of each query to its `k` nearest entries: the hubness term r of CSLS (Conneau et al. 2018)."""
+    return top_k(queries, entries, k, block_bytes)[0].mean(axis=1)
+
+
+def gold_ranks(
+    queries: np.ndarray, entries: np.ndarray, gold: np.ndarray, block_bytes: int = DEFAULT_BLOCK_BYTES
+) -> np.ndarray:
+    """(Q,) rank, from 1, of entry `gold[q]` among all entries for query q; of equal entries the lowest index is first.
+
+    Args:
+        queries: (Q, D) float32.
+        entries: (N, D) float32.
+        gold: (Q,) indices into `entries`.
+    """
+    rows = max(1, block_bytes // (8 * len(entries)))
+    blocks = range(0, len(queries), rows)
+    ranks = [ranks_in_scores(queries[at : at + rows] @ entries.T, gold[at : at + rows]) for at in blocks]
+    return np.concatenate(ranks)
+
+
+def ranks_in_scores(scores: np.ndarray, gold: np.ndarray) -> np.ndarray:
+    """(Q,) rank, from 1, of column `gold[q]` in row q of `scores` (Q, N); of equal columns the lowest is first."""
+    of_gold = scores[np.arange(len(gold)), gold][:, None]
+    earlier = np.arange(scores.shape[1]) < gold[:, None]
+    return 1 + ((scores > of_gold) | ((scores == of_gold) & earlier)).sum(axis=1)
+
+
+def _torch_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes: int) -> Tensor:
+    """(q, wanted) indices of the best entries, from blocks of scores of at most about `block_bytes`."""
+    columns = max(wanted, block_bytes // (8 * len(queries)))
+    best, indices = queries.new_empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
+    for start in range(0, len(entries), columns):
+        scores = queries @ entries[start : start + columns].T  # (q, columns)
+        block_best, block_indices = _lowest_index_top_k(scores, min(wanted, scores.shape[1]))
+        # What was found before has the lower indices, and a stable sort leaves it in front.
+        best = torch.cat([best, block_best], dim=1)
+        indices = torch.cat([indices, block_indices + start], dim=1)
+        order = best.argsort(dim=1, descending=True, stable=True)[:, :wanted]
+        best, indices = best.gather(1, order), indices.gather(1, order)
+    return indices
+
+
+def _faiss_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes: int) -> Tensor:
+    import faiss
+
+    more = min(wanted + 1, len(entries))
+    scores, indices = (
+        torch.from_numpy(array)
+        for array in faiss.knn(queries.numpy(), entries.numpy(), more, metric=faiss.METRIC_INNER_PRODUCT)
+    )
+    # Where the last place is shared, faiss may have taken any of the equals; only those rows are searched again.
+    shared = (scores[:, wanted - 1] == scores[:, -1]).nonzero()[:, 0] if more > wanted else torch.empty(0).long()
+    indices = indices[:, :wanted]
+    if len(shared):
+        indices[shared] = _torch_candidates(queries[shared], entries, wanted, block_bytes)
+    return indices
+
+
+def _lowest_index_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`scores.topk(k)` of (q, n) which, among equal scores, takes and lists the lowest index first."""
+    more = min(k + 1, scores.shape[1])
+    best, indices = scores.topk(more, dim=1)
+    shared = best[:, k - 1] == best[:, -1] if more > k else torch.zeros(len(scores), dtype=torch.bool)
+    best, indices = best[:, :k], indices[:, :k].clone()
+    for row in shared.nonzero()[:, 0].tolist():  # topk took any of the equals for the last places
+        above = int((best[row] > best[row, -1]).sum())
+        indices[row, above:] = (scores[row] == best[row, -1]).nonzero()[: k - above, 0]
+    by_index = indices.argsort(dim=1)
+    best, indices = best.gather(1, by_index), indices.gather(1, by_index)
+    by_score = best.argsort(dim=1, descending=True, stable=True)
+    return best.gather(1, by_score), indices.gather(1, by_score)
+
+
+def _rescore(queries: Tensor, entries: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The best `k` of (q, c) candidates by float64 products, equal ones by lowest index."""
+    candidates = candidates.sort(dim=1).values
+    exact = (entries[candidates].double() * queries[:, None].double()).sum(dim=2)  # (q, c)
+    order = exact.argsort(dim=1, descending=True, stable=True)[:, :k]
+    return exact.gather(1, order).float(), candidates.gather(1, order)

@@ -1,0 +1,253 @@
+"""SentEval's transfer tasks: how much of a label can a linear probe read off frozen vectors? (CMLM Table 1.)
+
+Logistic regression by scikit-learn on the splits of Conneau and Kiela (2018). Knows features and labels; the vectors
+come from `encode` and are not trained. Where this differs from SentEval's code, `probe` and `fit_relatedness` say so.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import pearsonr, spearmanr
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+from mirror.errors import InputError
+from mirror.evaluation.task import Columns, DataFile, Encode, Task
+
+
+# The weight decays 1e-2 ... 1e-5 of SentEval's PyTorch probe, at ten thousand training rows: C = 1 / (decay * rows).
+C_GRID = (0.01, 0.1, 1.0, 10.0)
+OUTER_FOLDS, INNER_FOLDS, SEED = 10, 5, 1111
+MAX_ITERATIONS = 1000
+
+# name, sizes of the file
+CROSS_VALIDATED = (("mr", (10662,)), ("cr", (3771, 3775)), ("subj", (10000,)), ("mpqa", (10603, 10606)))
+SST2_ROWS, TREC_ROWS, MRPC_ROWS = (70042,), (5952,), (5801,)
+SICK_PARTS = (("train", 4500), ("trial", 500), ("test", 4927))
+SICK_COLUMNS = ("sentence1", "sentence2", "score", "entailment")
+
+_LABELS = ("split", "text", "label")
+_PAIRS = ("split", "sentence1", "sentence2", "label")
+_NESTED = "accuracy, mean of 10 stratified folds; C by 5-fold cross-validation inside each"
+_ON_TRAIN = "accuracy on test; C by 10-fold cross-validation on train"
+_ON_DEV = "accuracy on test; C by accuracy on dev"
+
+
+def tasks(data_dir: Path, senteval_dir: str | Path | None = None) -> list[Task]:
+    """The nine tasks of SentEval's tables.
+
+    Args:
+        senteval_dir: a folder with the same files in another language (`mr.tsv` ..., `sickr_train.tsv` ...). It
+            replaces the data folder's `senteval/` and `sts/sickr_*`, and its files may have any number of rows.
+    """
+    own = senteval_dir is not None
+    folder, sick_folder = (str(Path(senteval_dir).resolve()),) * 2 if own else ("senteval", "sts")
+
+    def file(name: str, columns: tuple[str, ...], rows: tuple[int, ...]) -> DataFile:
+        return DataFile(f"{folder}/{name}.tsv", columns, () if own else rows)
+
+    sick = tuple(
+        DataFile(f"{sick_folder}/sickr_{part}.tsv", SICK_COLUMNS, () if own else (rows,), (1, 5))
+        for part, rows in SICK_PARTS
+    )
+    return [
+        *(_task(name, "accuracy", _NESTED, score_nested, file(name, _LABELS, rows)) for name, rows in CROSS_VALIDATED),
+        _task("sst2", "accuracy", _ON_DEV, score_dev_chosen, file("sst2", _LABELS, SST2_ROWS)),
+        _task("trec", "accuracy", _ON_TRAIN, score_trec, file("trec", _LABELS, TREC_ROWS)),
+        _task("mrpc", "accuracy", f"|u-v|, u*v; {_ON_TRAIN}", score_mrpc, file("mrpc", _PAIRS, MRPC_ROWS)),
+        _task("sicke", "accuracy", f"|u-v|, u*v; {_ON_DEV}", score_entailment, *sick),
+        _task(
+            "sickr",
+            "pearson",
+            "|u-v|, u*v; expected score of a softmax over 1 to 5 fitted to soft targets; C by Pearson on trial",
+            score_relatedness,
+            *sick,
+        ),
+    ]
+
+
+def score_nested(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
+    """MR, CR, SUBJ, MPQA."""
+    columns = files[0].read(data_dir)
+    accuracies = nested_accuracies(scaled(encode(columns["text"])), np.array(columns["label"]))
+    return _result(float(accuracies.mean()), len(columns["text"]), std_of_folds=float(accuracies.std()))
+
+
+def score_dev_chosen(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
+    """SST-2; training rows are phrases as SentEval ships them."""
+    columns = files[0].read(data_dir)
+    features, labels = scaled(encode(columns["text"])), np.array(columns["label"])
+    parts = [_rows(files[0], columns, split) for split in ("train", "dev", "test")]
+    return dev_chosen([(features[rows], labels[rows]) for rows in parts])
+
+
+def score_trec(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
+    """TREC, the six coarse classes."""
+    columns = files[0].read(data_dir)
+    return _train_test(files[0], columns, scaled(encode(columns["text"])))[0]
+
+
+def score_mrpc(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
+    """MRPC; F1 of the paraphrases beside the accuracy."""
+    columns = files[0].read(data_dir)
+    fields, gold, predicted = _train_test(files[0], columns, pair_features(encode, columns))
+    return fields | {"f1": float(f1_score(gold == "1", predicted == "1"))}
+
+
+def score_entailment(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
+    """SICK-E, three classes."""
+    parts = [file.read(data_dir) for file in files]
+    features = _split_features(encode, parts)
+    return dev_chosen([(x, np.array(part["entailment"])) for x, part in zip(features, parts, strict=True)])
+
+
+def score_relatedness(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
+    """SICK-R as a supervised task; Spearman's rho beside Pearson's r."""
+    parts = [file.read(data_dir) for file in files]
+    train, dev, test = _split_features(encode, parts)
+    gold = [np.array([float(score) for score in part["score"]]) for part in parts]
+    models = {c: fit_relatedness(train, gold[0], c) for c in C_GRID}
+    on_dev = {c: pearsonr(expected_score(model, dev), gold[1]).statistic for c, model in models.items()}
+    best = max(on_dev, key=on_dev.get)
+    predicted = expected_score(models[best], test)
+    pearson = float(pearsonr(predicted, gold[2]).statistic)
+    return _result(pearson, len(test), spearman=float(spearmanr(predicted, gold[2]).statistic), chosen_c=best)
+
+
+def probe(c: float = 1.0) -> LogisticRegression:
+    """The linear probe: L2-regularised logistic regression, by L-BFGS to convergence.
+
+    SentEval offers the same model in scikit-learn and, which most published rows used, in PyTorch with early stopping.
+    """
+    return LogisticRegression(C=c, max_iter=MAX_ITERATIONS)
+
+
+def scaled(vectors: np.ndarray) -> np.ndarray:
+    """(N, D) divided by one number, so that the mean square of all values is 1.
+
+    SentEval does not do this; without it one grid of C cannot serve both BERT (vectors of length 15) and encoders of
+    unit length. A common factor changes nothing else.
+    """
+    return vectors / root_mean_square(vectors)
+
+
+def root_mean_square(vectors: np.ndarray) -> float:
+    """Of all values of an array; the least positive number rather than 0, so that it divides."""
+    return max(float(np.sqrt(np.mean(np.square(vectors, dtype=np.float64)))), float(np.finfo(np.float32).tiny))
+
+
+def pair_features(encode: Encode, columns: Columns) -> np.ndarray:
+    """(N, 2D): |u - v| and u * v of `sentence1` and `sentence2`."""
+    vectors = scaled(encode(columns["sentence1"] + columns["sentence2"]))  # (2N, D)
+    left, right = np.split(vectors, 2)
+    return np.hstack([np.abs(left - right), left * right])
+
+
+def nested_accuracies(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """(10,) test accuracy of each outer fold, C chosen inside its training part.
+
+    Raises:
+        InputError: a class has too few rows for the folds.
+    """
+    _check_folds(labels)
+    outer = StratifiedKFold(OUTER_FOLDS, shuffle=True, random_state=SEED)
+    return np.array(
+        [
+            cross_validated_probe(features[train], labels[train], INNER_FOLDS).score(features[test], labels[test])
+            for train, test in outer.split(features, labels)
+        ]
+    )
+
+
+def cross_validated_probe(features: np.ndarray, labels: np.ndarray, folds: int) -> GridSearchCV:
+    """A probe fitted to all rows of (N, F), with the C that does best over stratified folds of them."""
+    _check_folds(labels)
+    inner = StratifiedKFold(folds, shuffle=True, random_state=SEED)
+    return GridSearchCV(probe(), {"C": C_GRID}, scoring="accuracy", cv=inner).fit(features, labels)
+
+
+def dev_chosen(parts: list[tuple[np.ndarray, np.ndarray]]) -> dict:
+    """Test accuracy of a probe fitted to train alone, with the C that does best on dev.
+
+    Args:
+        parts: features (N, F) and labels (N,) of train, dev and test.
+    """
+    (train, train_labels), (dev, dev_labels), (test, test_labels) = parts
+    models = {c: probe(c).fit(train, train_labels) for c in C_GRID}
+    on_dev = {c: model.score(dev, dev_labels) for c, model in models.items()}
+    best = max(on_dev, key=on_dev.get)
+    return _result(float(models[best].score(test, test_labels)), len(test), chosen_c=best)
+
+
+def soft_targets(scores: np.ndarray) -> np.ndarray:
+    """(N, 5) distributions over the classes 1 to 5 whose mean is the score (Tai et al. 2015): 3.2 is .8 of 3, .2 of 4."""
+    return np.maximum(0, 1 - np.abs(scores[:, None] - np.arange(1, 6)))
+
+
+def fit_relatedness(features: np.ndarray, scores: np.ndarray, c: float) -> LogisticRegression:
+    """Softmax regression to soft targets, by giving each row to its one or two classes with their shares as weights.
+
+    The weighted log-likelihood of those rows is the cross-entropy to the soft targets, which is Tai et al.'s KL
+    divergence up to a constant. SentEval's code minimises the squared error of the probabilities by Adam with early
+    stopping; this loss is convex, so the result depends on no seed.
+    """
+    targets = soft_targets(scores)
+    rows, classes = np.nonzero(targets)
+    return probe(c).fit(features[rows], classes + 1, sample_weight=targets[rows, classes])
+
+
+def expected_score(model: LogisticRegression, features: np.ndarray) -> np.ndarray:
+    """(N,) mean of the predicted distribution over the classes that the model has seen."""
+    return model.predict_proba(features) @ model.classes_
+
+
+def _task(name: str, metric: str, protocol: str, score, *files: DataFile) -> Task:
+    return Task(
+        name=f"transfer_{name}",
+        metric=metric,
+        protocol=f"frozen vectors, logistic regression; {protocol}",
+        files=files,
+        score=partial(score, files),
+        groups=("transfer",),
+        published="CMLM Table 1",
+    )
+
+
+def _train_test(file: DataFile, columns: Columns, features: np.ndarray) -> tuple[dict, np.ndarray, np.ndarray]:
+    """The result, the gold labels and the predictions on test, C chosen by 10-fold cross-validation on train."""
+    labels = np.array(columns["label"])
+    train, test = (_rows(file, columns, split) for split in ("train", "test"))
+    search = cross_validated_probe(features[train], labels[train], OUTER_FOLDS)
+    predicted = search.predict(features[test])
+    accuracy = float((predicted == labels[test]).mean())
+    return _result(accuracy, len(test), chosen_c=search.best_params_["C"]), labels[test], predicted
+
+
+def _split_features(encode: Encode, parts: list[Columns]) -> list[np.ndarray]:
+    """Pair features of several files, encoded and scaled together."""
+    together = {name: [text for part in parts for text in part[name]] for name in ("sentence1", "sentence2")}
+    ends = np.cumsum([len(part["sentence1"]) for part in parts])
+    return np.split(pair_features(encode, together), ends[:-1])
+
+
+def _rows(file: DataFile, columns: Columns, split: str) -> np.ndarray:
+    rows = np.flatnonzero(np.array(columns["split"]) == split)
+    if not len(rows):
+        raise InputError(f"{file.path}: no row has split '{split}'; it has {', '.join(sorted(set(columns['split'])))}")
+    return rows
+
+
+def _check_folds(labels: np.ndarray) -> None:
+    classes, counts = np.unique(labels, return_counts=True)
+    if len(classes) < 2 or counts.min() < OUTER_FOLDS:
+        raise InputError(
+            f"labels {dict(zip(classes.tolist(), counts.tolist(), strict=True))}: each of two or more classes needs {OUTER_FOLDS} rows"
+        )
+
+
+def _result(main_score: float, num_examples: int, **fields: float) -> dict:
+    return {"main_score": main_score, "num_examples": num_examples, **fields}

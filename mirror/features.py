@@ -1,0 +1,172 @@
+"""From rows of text to the token ids of both views, through a `datasets` map. Knows nothing of training.
+
+Everything here is a function of (seed, epoch, row), so that `num_proc`, workers, processes and resuming change nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+
+from datasets import Dataset, IterableDataset
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset as TorchIterableDataset
+from transformers import PreTrainedTokenizerBase
+
+from mirror.arguments import MirrorArguments
+from mirror.errors import InputError
+from mirror.views import View, span_mask, view_rng
+
+
+@dataclass(frozen=True)
+class ViewSettings:
+    """How the second view of a text is made."""
+
+    span_mask_length: int  # characters; 0: no masking
+    span_mask_min_chars: int  # texts shorter than this are left whole
+    mask_token: str | None  # a literal to write instead of the tokenizer's own mask token
+    max_seq_length: int  # tokens, special ones included
+    seed: int
+
+    @classmethod
+    def of(cls, mirror_args: MirrorArguments, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, seed: int):
+        """Settings from the command line.
+
+        Raises:
+            InputError: spans are to be masked and the tokenizer has no mask token.
+        """
+        if mirror_args.span_mask_length and not mirror_args.mask_token and tokenizer.mask_token_id is None:
+            raise InputError(
+                f"the tokenizer of {tokenizer.name_or_path} has no mask token; "
+                "use --span_mask_length 0, or --mask_token with a literal"
+            )
+        return cls(
+            span_mask_length=mirror_args.span_mask_length,
+            span_mask_min_chars=mirror_args.span_mask_min_chars,
+            mask_token=None if mirror_args.mask_token == tokenizer.mask_token else mirror_args.mask_token,
+            max_seq_length=max_seq_length,
+            seed=seed,
+        )
+
+    def second_view(self, text: str, epoch: int, row: int) -> View:
+        view = span_mask(text, self.span_mask_length, self.span_mask_min_chars, view_rng(self.seed, epoch, row))
+        return view if self.mask_token is None else [f" {self.mask_token} ".join(view)]
+
+
+class ViewTokenizer:
+    """Token ids of views. Special-token text inside user input is plain text; only our own mask is the mask token."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int):
+        self.tokenizer = tokenizer
+        self.max_seq_length = max_seq_length
+
+    def __call__(self, views: list[View]) -> list[list[int]]:
+        """Ids of each view, special tokens included, cut to `max_seq_length`."""
+        # A later segment follows the mask like a new word: byte-level BPE spells that with a leading space.
+        pieces = [
+            " " + segment if index and segment else segment for view in views for index, segment in enumerate(view)
+        ]
+        encoded = iter(
+            self.tokenizer(pieces, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        )
+        before, after = self._frame
+        room = self.max_seq_length - len(before) - len(after)
+        rows = []
+        for view in views:
+            ids = list(next(encoded))
+            for _ in view[1:]:
+                ids += [self.tokenizer.mask_token_id, *next(encoded)]
+            rows.append(before + ids[:room] + after)
+        return rows
+
+    @cached_property
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The special tokens that this tokenizer puts before and after a single text."""
+        bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
+        framed = self.tokenizer("a")["input_ids"]
+        start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
+        return framed[:start], framed[start + len(bare) :]
+
+
+def tokenize_rows(
+    batch: dict[str, list[str]], rows: list[int], tokenizer: PreTrainedTokenizerBase, settings: dict, epoch: int
+) -> dict[str, list[list[int]]]:
+    """The mapped function. `settings` is a `ViewSettings` as a dict: part of the cache key, like `epoch`."""
+    view_settings = ViewSettings(**settings)
+    to_ids = ViewTokenizer(tokenizer, view_settings.max_seq_length)
+    seconds = batch.get("text_pair", batch["text"])
+    views = [view_settings.second_view(text, epoch, row) for text, row in zip(seconds, rows, strict=True)]
+    return {"first_ids": to_ids([[text] for text in batch["text"]]), "second_ids": to_ids(views)}
+
+
+class TwoViewDataset(TorchDataset):
+    """Rows of `first_ids` and `second_ids`; `set_epoch` draws fresh masks."""
+
+    def __init__(
+        self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, settings: ViewSettings, num_proc: int | None = None
+    ):
+        self.texts, self.tokenizer, self.settings, self.num_proc = texts, tokenizer, settings, num_proc
+        self.epoch = -1
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch == self.epoch:
+            return
+        self.epoch = epoch
+        self.rows = self.texts.map(
+            tokenize_rows,
+            batched=True,
+            with_indices=True,
+            num_proc=self.num_proc,
+            remove_columns=self.texts.column_names,
+            fn_kwargs={"tokenizer": self.tokenizer, "settings": asdict(self.settings), "epoch": epoch},
+            desc=f"Two views of each text, epoch {epoch}",
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index):
+        return self.rows[index]
+
+    def __getitems__(self, indices: list[int]) -> list[dict[str, list[int]]]:
+        columns = self.rows[indices]
+        return [
+            {"first_ids": first, "second_ids": second}
+            for first, second in zip(columns["first_ids"], columns["second_ids"], strict=True)
+        ]
+
+
+class StreamedTwoViewDataset(TorchIterableDataset):
+    """The same over a stream: nothing is held, and the shuffle looks `buffer_size` rows ahead."""
+
+    def __init__(
+        self,
+        texts: IterableDataset,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: ViewSettings,
+        buffer_size: int = 10_000,
+    ):
+        self.texts, self.tokenizer, self.settings, self.buffer_size = texts, tokenizer, settings, buffer_size
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self):
+        views = self.texts.map(
+            tokenize_rows,
+            batched=True,
+            with_indices=True,
+            remove_columns=self.texts.column_names,
+            fn_kwargs={"tokenizer": self.tokenizer, "settings": asdict(self.settings), "epoch": self.epoch},
+        )
+        return iter(views.shuffle(seed=self.settings.seed + self.epoch, buffer_size=self.buffer_size))
+
+
+def two_view_dataset(
+    texts: Dataset | IterableDataset, tokenizer: PreTrainedTokenizerBase, settings: ViewSettings, num_proc: int | None
+) -> TwoViewDataset | StreamedTwoViewDataset:
+    if isinstance(texts, IterableDataset):
+        return StreamedTwoViewDataset(texts, tokenizer, settings)
+    return TwoViewDataset(texts, tokenizer, settings, num_proc)

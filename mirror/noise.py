@@ -1,0 +1,137 @@
+"""Feature-space noise: the rate of dropout, dropout that both views share, drophead.
+
+Works on modules and tensors. Knows nothing of how attention is computed (`mirror.attention`) or why there is noise.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.models.modernbert.modeling_modernbert import ModernBertAttention
+
+from mirror.errors import InputError
+
+
+def set_dropout(model: PreTrainedModel, rate: float) -> None:
+    """Set every dropout of `model`, attention's included, and leave its config (and so its checkpoint) as it was.
+
+    Most are `nn.Dropout` modules, whose `p` is read at each call, also where attention passes it on to a fused kernel.
+    Some models hold a rate as a plain number instead: ModernBERT `attention_dropout`, Longformer and XLM `dropout`.
+
+    Args:
+        rate: probability in [0, 1).
+
+    Raises:
+        InputError: a rate outside [0, 1), or above 0 for a model that has no dropout.
+    """
+    check_rate("--dropout_rate", rate)
+    places = 0
+    for module in model.modules():
+        if isinstance(module, ModernBertAttention):
+            module.out_drop = nn.Dropout(rate)  # an nn.Identity where the checkpoint was configured without dropout
+        if isinstance(module, nn.Dropout):
+            module.p = rate
+            places += 1
+        for name in [
+            name for name, value in vars(module).items() if "dropout" in name and type(value) in (int, float)
+        ]:
+            setattr(module, name, rate)
+            places += 1
+    if rate and not places:
+        raise InputError(f"--dropout_rate {rate}: {type(model).__name__} has no dropout; use --drophead_rate")
+
+
+class FastDropout(nn.Dropout):
+    """`nn.Dropout` that draws its masks from raw random bits on a CPU, where `bernoulli_` is several times slower."""
+
+    paired = False
+
+    def forward(self, input: Tensor) -> Tensor:
+        return apply_dropout(input, self.p, self.paired) if self.training and self.p else input
+
+
+class PairedDropout(FastDropout):
+    """Dropout that treats both views alike: row i and row B + i of a batch of 2B rows share one mask."""
+
+    paired = True
+
+
+def swap_dropout(model: PreTrainedModel, kind: type[FastDropout]) -> None:
+    """Replace every `nn.Dropout` of `model` by `kind`, rates kept. They hold no weights, so checkpoints do not change."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, nn.Dropout):
+                setattr(parent, name, kind(child.p).train(child.training))
+
+
+def apply_dropout(x: Tensor, rate: float, paired: bool = False) -> Tensor:
+    """`x` with each value zeroed with probability `rate`, the others scaled by 1 / (1 - rate).
+
+    Args:
+        x: (B, ...), or (2B, ...) with the first views before the second ones if `paired`.
+        rate: in (0, 1); on a CPU it is rounded to a multiple of 2**-16, the scale with it.
+        paired: rows i and B + i get the same mask.
+    """
+    if paired:
+        views = x.unflatten(0, (2, -1))  # (2, B, ...)
+        return (views * _dropout_mask(views[0], rate)).flatten(0, 1)
+    if x.device.type != "cpu":
+        return nn.functional.dropout(x, rate)
+    return x * _dropout_mask(x, rate)
+
+
+def _dropout_mask(like: Tensor, rate: float) -> Tensor:
+    """0 with probability `rate`, else 1 / (1 - rate), in the shape and dtype of `like`."""
+    if like.device.type != "cpu":
+        return torch.empty_like(like).bernoulli_(1 - rate).div_(1 - rate)
+    threshold = round(rate * 2**16)
+    words = torch.empty(like.numel() // 4 + 1, dtype=torch.int64).random_(-(2**63), None)  # all 64 bits random
+    bits = words.view(torch.int16)[: like.numel()].view(like.shape)  # uniform on [-2**15, 2**15)
+    return (bits >= threshold - 2**15).to(like.dtype).mul_(2**16 / (2**16 - threshold))
+
+
+def drophead_scale(rows: int, heads: int, rate: float, device: torch.device, paired: bool = False) -> Tensor:
+    """What to multiply each head of each row by: 0 with probability `rate`, else H / (number of heads kept).
+
+    Where all heads of a row would drop (rate ** H of the rows; 0/0 in the released code), one of them, chosen at random,
+    stays. Zhou et al. 2020, "Scheduled DropHead", Algorithm 1; Mirror-BERT, section 3.
+
+    Args:
+        rows: 2B if `paired`, and then rows i and B + i lose the same heads.
+
+    Returns:
+        (rows, heads) float32
+    """
+    draw = torch.rand(rows // 2 if paired else rows, heads, device=device)
+    kept = (draw >= rate) | (draw == draw.amax(dim=1, keepdim=True))
+    scale = kept * (heads / kept.sum(dim=1, keepdim=True))
+    return scale.repeat(2, 1) if paired else scale
+
+
+def check_views_agree(model: PreTrainedModel) -> None:
+    """Run one text as both views in training mode: with controlled dropout their vectors must be the same.
+
+    Raises:
+        InputError: they differ, so this architecture draws noise somewhere out of reach.
+    """
+    training = model.training
+    ids = probe_ids(model, 8).to(model.device)
+    with torch.random.fork_rng(), torch.no_grad():
+        hidden = model.train()(input_ids=ids.repeat(2, 1), attention_mask=torch.ones_like(ids).repeat(2, 1))[0]
+    model.train(training)
+    if not torch.allclose(hidden[0], hidden[1], atol=1e-5):
+        raise InputError(
+            f"--controlled_dropout: {type(model).__name__} draws dropout in its own way; leave the flag out"
+        )
+
+
+def probe_ids(model: PreTrainedModel, length: int) -> Tensor:
+    """(1, length) token ids that are not padding, for trying a model out."""
+    ids = [token for token in range(length + 1) if token != model.config.pad_token_id]
+    return torch.tensor([ids[:length]])
+
+
+def check_rate(flag: str, rate: float) -> None:
+    if not 0 <= rate < 1:
+        raise InputError(f"{flag} {rate}: give a probability in [0, 1)")

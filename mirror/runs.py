@@ -1,0 +1,195 @@
+"""The checks and records around a run: its output folder, its start-up lines, its results."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from datasets import Dataset, IterableDataset
+from datasets.utils import logging as datasets_progress
+from transformers import TrainingArguments
+from transformers.trainer_utils import get_last_checkpoint
+from transformers.utils import logging as transformers_logging
+
+from mirror.data import Corpus, DataSettings, clean, load_corpus
+from mirror.docstrings import collect, training_texts
+from mirror.encoder import Encoder
+from mirror.errors import InputError
+
+
+logger = logging.getLogger(__name__)
+
+PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
+ALWAYS_KEPT = (
+    "learning_rate",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "seed",
+)
+NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm", "config")
+
+
+def load_training_corpus(settings: DataSettings) -> Corpus:
+    """What the flags name; without any, the docstrings of the packages on this machine."""
+    if settings.train_file or settings.dataset_name:
+        return load_corpus(settings)
+    logger.info("no --train_file or --dataset_name: reading the docstrings of this machine's Python packages")
+    return clean(((text,) for text in training_texts(collect())), limit=settings.max_train_samples)
+
+
+def check_output_dir(output_dir: str, resuming: bool, force: bool) -> None:
+    """Refuse to write over another run, and a place where nothing can be written, before anything is computed.
+
+    Raises:
+        InputError
+    """
+    folder = Path(output_dir)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--output_dir {output_dir} is a file")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output_dir {output_dir}: {error.strerror}") from error
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"--output_dir {output_dir} is read-only")
+    traces = [folder / "config.json", folder / "train_results.json", *folder.glob("checkpoint-*")]
+    if not resuming and not force and any(trace.exists() for trace in traces):
+        raise InputError(
+            f"--output_dir {output_dir} holds another run; continue it with --resume_from_checkpoint true, "
+            "or write over it with --force"
+        )
+
+
+def find_checkpoint(args: TrainingArguments) -> str | None:
+    """The folder that `--resume_from_checkpoint` means: the newest of the output folder, or a path.
+
+    Raises:
+        InputError: there is none.
+    """
+    asked = args.resume_from_checkpoint
+    if not asked:
+        return None
+    found = get_last_checkpoint(args.output_dir) if asked is True else asked
+    if found is None or not Path(found).is_dir():
+        raise InputError(f"--resume_from_checkpoint: no checkpoint in {args.output_dir if asked is True else asked}")
+    return found
+
+
+def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -> None:
+    """Refuse a corpus that does not fill one step: incomplete batches are dropped, so nothing would be trained.
+
+    Raises:
+        InputError
+    """
+    if isinstance(rows, IterableDataset):
+        if args.max_steps <= 0:
+            raise InputError("a stream has no known length; say how long to train with --max_steps")
+        return
+    global_batch = args.train_batch_size * args.world_size
+    if len(rows) < global_batch:
+        raise InputError(
+            f"{len(rows):,} distinct texts do not fill one batch of {global_batch}; "
+            f"lower --per_device_train_batch_size (now {args.per_device_train_batch_size}) or give more text"
+        )
+
+
+def describe_step(args: TrainingArguments, gather_negatives: bool, loss: str) -> str:
+    """One line: what is compared with what in a step, and in which precision."""
+    batch, world = args.train_batch_size, args.world_size
+    views = 1 if loss == "one_way" else 2
+    candidates = views * batch * (world if gather_negatives else 1)
+    anchors = views * batch * world
+    excluded = 0 if loss == "one_way" else 1
+    precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
+    return (
+        f"{anchors:,} anchors x {candidates - excluded:,} candidates a step on {world} process(es), "
+        f"{precision} ({args.precision_reason}), loss in float32"
+    )
+
+
+def settings_of(training_args: TrainingArguments, *arguments) -> dict:
+    """The configuration of a run as plain data, to be kept in the checkpoint: no secrets and no paths of this machine.
+
+    Of transformers' own flags only those that differ from its defaults, beside the ones that always matter.
+    """
+    merged = {key: value for group in arguments for key, value in asdict(group).items() if value is not None}
+    defaults = {item.name: item.default for item in fields(TrainingArguments)}
+    for key, value in training_args.to_dict().items():
+        if key in ALWAYS_KEPT or (key in defaults and value is not None and value != defaults[key]):
+            merged[key] = value
+    return {
+        key: _without_folders(value) for key, value in sorted(merged.items()) if key not in NOT_KEPT and value != []
+    }
+
+
+def _without_folders(value):
+    """Names of files and folders instead of where they lie."""
+    if isinstance(value, list):
+        return [_without_folders(item) for item in value]
+    return Path(value).name if isinstance(value, str) and Path(value).exists() else value
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+
+
+def hardware() -> str:
+    """What the run ran on, for the results and the card."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor()
+    return f"{torch.get_num_threads()} threads of {name}"
+
+
+def write_train_results(output_dir: str, metrics: dict, corpus: dict, settings: dict, readers: dict) -> None:
+    """`train_results.json`: written aside and renamed, so that it is whole or not there."""
+    content = {
+        "metrics": metrics,
+        "corpus": corpus,
+        "settings": settings,
+        "cosine_after_reload": readers,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+    path = Path(output_dir) / "train_results.json"
+    aside = path.with_suffix(".tmp")
+    aside.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
+    aside.replace(path)
+
+
+def sample_texts(rows: Dataset | IterableDataset, count: int = 8) -> list[str]:
+    """A few texts to compare readers on."""
+    return [row["text"] for row in rows.take(count)]
+
+
+def task_scorer(tasks: list[str] | None, data_dir: str | None) -> Callable[[Encoder], dict[str, float]] | None:
+    """A function that scores an encoder on `tasks`; it checks now that they exist and that their data is there.
+
+    Raises:
+        InputError: an unknown task, or data that is missing.
+    """
+    if not tasks:
+        return None
+    from mirror.evaluation.run import prepare_tasks
+
+    prepared = prepare_tasks(tasks, data_dir)
+    return lambda encoder: {task.name: task.score(encoder.encode)["main_score"] for task in prepared}
+
+
+def setup_logging(args: TrainingArguments) -> None:
+    """Messages on stderr, once: only the first process of a machine talks below a warning."""
+    talks = args.local_process_index == 0
+    logging.basicConfig(format="%(message)s", level=logging.INFO if talks else logging.WARNING)
+    for chatty in ("httpx", "sentence_transformers", "absl"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+    transformers_logging.set_verbosity(args.get_process_log_level())
+    if not talks:
+        datasets_progress.disable_progress_bars()

@@ -1,0 +1,128 @@
+"""`Trainer` with a contrastive loss: one forward pass over both views of a batch, pool, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from transformers import Trainer, TrainerCallback
+
+from mirror.arguments import MirrorArguments
+from mirror.checkpoint import save_encoder
+from mirror.distributed import gather_with_gradient, rank
+from mirror.encoder import Encoder
+from mirror.errors import InputError
+from mirror.losses import alignment, info_nce, uniformity
+from mirror.pooling import pool
+
+
+MONITORED_ROWS = 256  # alignment and uniformity are read on at most this many rows of a step
+
+
+class FreshViews(TrainerCallback):
+    """Draws new masks at the start of each epoch, and the right ones after a resume."""
+
+    def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
+
+
+class MirrorTrainer(Trainer):
+    """Trains an encoder so that the two views of a text meet and all others stay apart.
+
+    Args:
+        pooling: how token vectors become one (`mirror.pooling`).
+        max_seq_length: goes into the checkpoint.
+        mirror_args: temperature, form of the loss, whether to gather negatives.
+        settings: the whole configuration, kept in the checkpoint.
+        score: what to score while training: a function of an `Encoder` that returns `{task: main score}`.
+    """
+
+    def __init__(
+        self,
+        *args,
+        pooling: str,
+        max_seq_length: int,
+        mirror_args: MirrorArguments,
+        settings: dict | None = None,
+        score: Callable[[Encoder], dict[str, float]] | None = None,
+        **kwargs,
+    ):
+        super().__init__(*args, **kwargs)
+        self.pooling, self.max_seq_length, self.mirror_args = pooling, max_seq_length, mirror_args
+        self.settings, self.score = settings or {}, score
+        self.loss_is_scaled_for_ga = False  # our loss is a mean over the rows of one micro-batch
+        self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
+        self._monitored: dict[str, list[Tensor]] = {"alignment": [], "uniformity": []}
+        self.add_callback(FreshViews())
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
+        loss = self.contrast(first, second)
+        if not torch.isfinite(loss):
+            raise InputError(
+                f"the loss is {loss.item()} at step {self.state.global_step + 1}; "
+                "try --bf16 instead of --fp16, a lower --learning_rate or a higher --temperature"
+            )
+        if model.training:
+            self._monitor(first.detach(), second.detach())
+        return (loss, {"first": first, "second": second}) if return_outputs else loss
+
+    def embed(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """Vectors of all rows of a batch: (2B, D) from (2B, T)."""
+        output = model(**inputs, output_hidden_states=self.pooling == "first_last_mean")
+        return pool(output, inputs["attention_mask"], self.pooling)
+
+    def contrast(self, first: Tensor, second: Tensor) -> Tensor:
+        """The loss of this process's rows against its own or, with --gather_negatives, everyone's."""
+        if not self.mirror_args.gather_negatives:
+            return info_nce(first, second, self.mirror_args.temperature, self.mirror_args.loss)
+        return info_nce(
+            *(first, second, self.mirror_args.temperature, self.mirror_args.loss),
+            all_first=gather_with_gradient(first),
+            all_second=gather_with_gradient(second),
+            offset=rank() * len(first),
+        )
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """All of them, biases and norms too: what the released code decays."""
+        return [name for name, _ in model.named_parameters()]
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs:
+            for name, values in self._monitored.items():
+                logs[name] = round(torch.stack(values).mean().item(), 4)
+                values.clear()
+        super().log(logs, start_time)
+
+    def _monitor(self, first: Tensor, second: Tensor) -> None:
+        first, second = first[:MONITORED_ROWS], second[:MONITORED_ROWS]
+        self._monitored["alignment"].append(alignment(first, second))
+        self._monitored["uniformity"].append(uniformity(first))
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+        """Scores of `--eval_tasks`, as `eval_<task>`; every process scores, so that all agree on the best checkpoint."""
+        if self.score is None:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        scores = self.score(self.encoder())
+        metrics = {f"{metric_key_prefix}_{task}": score for task, score in scores.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def encoder(self) -> Encoder:
+        """The model as it stands, ready to encode; leaves it in eval mode, which the next step undoes."""
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        return Encoder(model.eval(), self.processing_class, self.pooling, self.max_seq_length)
+
+    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
+        """Weights and every description of the pooling; no pickled arguments beside them."""
+        if self.args.should_save:
+            model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+            save_encoder(
+                *(output_dir or self.args.output_dir, model, self.processing_class),
+                *(self.pooling, self.max_seq_length, self.settings),
+            )
+
+    def create_model_card(self, *args, **kwargs) -> None:
+        """The card is written by `mirror.card`; Trainer's draft must not replace it at a push."""

@@ -1,0 +1,126 @@
+"""Score one or several encoders on the tasks of the Mirror-BERT and CMLM papers, offline.
+
+    python run_eval.py --model_name_or_path out/mirror --tasks sts simlex999 --data_dir data --output_dir out/scores
+    python run_eval.py --models bert-base-uncased out/mirror --pooling cls --tasks sts docs_search --output_dir out/scores
+    python run_eval.py --list_tasks --data_dir data
+
+Any Hub id or folder: a checkpoint of this project, a sentence-transformers one, or a plain masked LM with --pooling.
+`accelerate launch run_eval.py ...` encodes on every device. Writes results.json, results.md, results.csv and plots.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from pathlib import Path
+
+from mirror.errors import InputError, run_main
+
+
+logger = logging.getLogger("run_eval")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, as every other error of the scripts does."""
+
+    def error(self, message: str) -> None:
+        raise InputError(f"{message}; --help lists the flags")
+
+
+def main() -> None:
+    # ---- Arguments -------------------------------------------------------------------------------------------------
+    args = parse_arguments()
+    logging.basicConfig(format="%(message)s", level=logging.INFO)
+
+    # Imported here so that --help and a mistyped flag answer at once.
+    from accelerate import PartialState
+
+    from mirror.encoder import Encoder
+    from mirror.evaluation.catalogue import Options, all_tasks, listing
+    from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
+    from mirror.evaluation.pictures import draw_all
+    from mirror.evaluation.published import find_rows
+    from mirror.evaluation.results import comparison, format_text, write_results
+    from mirror.evaluation.run import default_data_dir, make_plan
+
+    # ---- Tasks -----------------------------------------------------------------------------------------------------
+    data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()
+    options = Options(**{name: getattr(args, name) for name in Options.__dataclass_fields__})
+    if args.list_tasks:
+        print(listing(all_tasks(data_dir, options), data_dir))
+        return
+    plan = make_plan(args.tasks, data_dir, args.skip_missing, options)
+
+    # ---- Scoring ---------------------------------------------------------------------------------------------------
+    output_dir = Path(args.output_dir)
+    settings = EncodeSettings(
+        batch_size=args.batch_size,
+        cache_dir=None if args.no_cache else args.cache_dir or str(output_dir / "embeddings"),
+        truncate_dim=args.truncate_dim,
+        remove_components=args.remove_components,
+        fit_on=args.fit_on,
+    )
+    records = []
+    for name in args.models or [args.model_name_or_path]:
+        encoder = Encoder.from_pretrained(
+            name, args.pooling, args.max_seq_length, args.dtype, device=PartialState().device
+        )
+        logger.info("%s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
+        scores = plan.run(make_encode(encoder, settings))
+        records.append(describe(name, encoder, args.dtype, settings) | scores)
+
+    # ---- Results ---------------------------------------------------------------------------------------------------
+    if PartialState().is_main_process:
+        columns, table = comparison(records, find_rows(records, args.published))
+        write_results(records, columns, table, output_dir)
+        pictures = draw_all(records, columns, table, output_dir)
+        print(format_text(columns, table))
+        logger.info("results.json, results.md, results.csv and %d plots are in %s", len(pictures), output_dir)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    add = parser.add_argument
+    add("--model_name_or_path", metavar="M", help="a Hub id or a folder")
+    add("--models", nargs="+", metavar="M", help="several, scored one after the other and shown side by side")
+    add("--tasks", nargs="+", metavar="T", help="names of tasks and groups; --list_tasks prints them")
+    add("--data_dir", metavar="D", help="default: $MIRROR_DATA_DIR, or the folder 'data'")
+    add("--output_dir", metavar="R", help="where the results go")
+    add("--pooling", help="overrides the checkpoint's; a plain masked LM needs it")
+    add("--max_seq_length", type=positive, metavar="N", help="in tokens; overrides the checkpoint's")
+    add("--batch_size", type=positive, default=64, metavar="B", help="texts of one forward pass (default: 64)")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    add("--list_tasks", action="store_true", help="print every task and group, and which have data, then stop")
+    add("--skip_missing", action="store_true", help="go on without the tasks that have no data, and list them")
+    add("--cache_dir", metavar="C", help="where vectors are kept for the next run (default: embeddings/ in R)")
+    add("--no_cache", action="store_true", help="keep no vectors")
+    add("--truncate_dim", type=positive, metavar="D", help="score the first D dimensions only")
+    add("--remove_components", type=positive, metavar="N", help="take the first N principal components out (CMLM 5.2)")
+    add(
+        "--fit_on", default="per_language", metavar="FILE", help="components of these texts; default: of each language"
+    )
+    add("--published", metavar="SYSTEM", help="the row to compare with, or 'none'; default: the nearest by name")
+    add("--bli_vocabulary", metavar="FILE", help="a word list to add to BLI's candidates")
+    add("--bli_self_learning", action="store_true", help="refine BLI's maps by self-learning")
+    add("--bel_add_mentions", action="store_true", help="add training mentions to entity linking's dictionaries")
+    add("--isotropy_texts", metavar="FILE", help="measure isotropy on these texts, one a line")
+    add("--senteval_dir", metavar="D", help="transfer tasks in another language: a folder with SentEval's files")
+    args = parser.parse_args()
+    if not args.list_tasks:
+        for flag in ("tasks", "output_dir"):
+            if not getattr(args, flag):
+                parser.error(f"--{flag} is missing")
+        if bool(args.models) == bool(args.model_name_or_path):
+            parser.error("give either --model_name_or_path or --models")
+    return args
+
+
+def positive(text: str) -> int:
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,109 @@
+"""Turn a masked language model into a text encoder, without labels.
+
+    python run_mirror.py                                          # the embedded model, this machine's docstrings
+    accelerate launch run_mirror.py --model_name_or_path bert-base-uncased --train_file my_texts.txt
+    accelerate launch --config_file accelerate_configs/multi_gpu_fp16.yaml run_mirror.py --gather_negatives \\
+        --model_name_or_path roberta-base --train_file my_texts.txt --output_dir out/roberta --push_to_hub
+
+The encoder in --output_dir loads in transformers, sentence-transformers and run_eval.py. Every flag of transformers'
+TrainingArguments works too.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from transformers import set_seed
+
+from mirror.arguments import (
+    DataArguments,
+    MirrorArguments,
+    MirrorTrainingArguments,
+    ModelArguments,
+    default_pooling,
+    parse_arguments,
+)
+from mirror.card import card_facts, write_card
+from mirror.checkpoint import verify_encoder
+from mirror.collator import TwoViewCollator
+from mirror.encoder import check_length, load_backbone
+from mirror.errors import run_main
+from mirror.features import ViewSettings, two_view_dataset
+from mirror.noise import set_dropout
+from mirror.report import corpus_report, format_report
+from mirror.runs import (
+    check_batch_fits,
+    check_output_dir,
+    describe_step,
+    find_checkpoint,
+    load_training_corpus,
+    sample_texts,
+    settings_of,
+    setup_logging,
+    task_scorer,
+    write_train_results,
+)
+from mirror.trainer import MirrorTrainer
+
+
+logger = logging.getLogger("run_mirror")
+
+
+def main() -> None:
+    # ---- Arguments, logging, seed ----------------------------------------------------------------------------------
+    argument_types = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
+    model_args, data_args, mirror_args, training_args = parse_arguments(argument_types, description=__doc__)
+    setup_logging(training_args)
+    check_output_dir(training_args.output_dir, bool(training_args.resume_from_checkpoint), mirror_args.force)
+    checkpoint = find_checkpoint(training_args)
+    settings = settings_of(training_args, model_args, data_args, mirror_args)
+    set_seed(training_args.seed)
+
+    # ---- Model -----------------------------------------------------------------------------------------------------
+    model, tokenizer = load_backbone(model_args.model_name_or_path, model_args.pooling or "mean")
+    pooling = model_args.pooling or default_pooling(model.config.model_type)
+    check_length(model, model_args.max_seq_length)
+    set_dropout(model, mirror_args.dropout_rate)
+    views = ViewSettings.of(mirror_args, tokenizer, model_args.max_seq_length, training_args.seed)
+
+    # ---- Data ------------------------------------------------------------------------------------------------------
+    with training_args.main_process_first(desc="two views of each text"):
+        corpus = load_training_corpus(data_args.settings())
+        check_batch_fits(corpus.rows, training_args)
+        dataset = two_view_dataset(corpus.rows, tokenizer, views, data_args.preprocessing_num_workers)
+    report = corpus_report(corpus, dataset, training_args.train_batch_size)
+    logger.info("corpus\n%s", format_report(report))
+
+    # ---- Training --------------------------------------------------------------------------------------------------
+    pad_to = (model_args.pad_to or model_args.max_seq_length) if pooling == "mean_padded" else model_args.pad_to
+    trainer = MirrorTrainer(
+        model=model,
+        args=training_args,
+        train_dataset=dataset,
+        eval_dataset=dataset if mirror_args.eval_tasks else None,  # Trainer wants one; the tasks are what is scored
+        data_collator=TwoViewCollator(tokenizer, pad_to),
+        processing_class=tokenizer,
+        pooling=pooling,
+        max_seq_length=model_args.max_seq_length,
+        mirror_args=mirror_args,
+        settings=settings,
+        score=task_scorer(mirror_args.eval_tasks, mirror_args.data_dir),
+    )
+    logger.info(describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss))
+    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
+
+    # ---- Saving, card, Hub -----------------------------------------------------------------------------------------
+    trainer.save_model(_internal_call=True)
+    trainer.save_state()
+    if trainer.is_world_process_zero():
+        readers = verify_encoder(training_args.output_dir, trainer.encoder(), sample_texts(corpus.rows))
+        write_train_results(training_args.output_dir, metrics, report, settings, readers)
+        write_card(training_args, model_args, mirror_args, pooling, model, card_facts(settings, report, metrics))
+        logger.info("encoder with pooling '%s' in %s; read back alike by %s",
+                    pooling, training_args.output_dir, " and ".join(readers))  # fmt: skip
+    if training_args.push_to_hub:
+        trainer.push_to_hub(commit_message="Mirror encoder")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,74 @@
+"""Tiny encoders of many families, for tests that must hold for each of them."""
+
+from __future__ import annotations
+
+import torch
+from transformers import (
+    AlbertConfig,
+    AutoModel,
+    BertConfig,
+    CamembertConfig,
+    DebertaV2Config,
+    DistilBertConfig,
+    ElectraConfig,
+    EuroBertConfig,
+    ModernBertConfig,
+    MPNetConfig,
+    NomicBertConfig,
+    PreTrainedModel,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+
+VOCABULARY = 60
+LAYERS = 3
+HEADS = 4
+SIZES = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "intermediate_size": 64,
+    "max_position_embeddings": 48,
+    "initializer_range": 0.3,
+}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
+DEBERTA_V3 = {
+    "relative_attention": True,
+    "position_buckets": 8,
+    "pos_att_type": ["p2c", "c2p"],
+    "position_biased_input": False,
+    "norm_rel_ebd": "layer_norm",
+    "share_att_key": True,
+}
+# Those whose attention goes through transformers' attention interface, and those that compute it themselves.
+INTERFACE = {
+    "bert": lambda: BertConfig(**SIZES),
+    "roberta": lambda: RobertaConfig(**SIZES, **ROBERTA),
+    "xlm_roberta": lambda: XLMRobertaConfig(**SIZES, **ROBERTA),
+    "camembert": lambda: CamembertConfig(**SIZES, **ROBERTA),
+    "distilbert": lambda: DistilBertConfig(
+        vocab_size=VOCABULARY, dim=32, n_layers=LAYERS, n_heads=HEADS, hidden_dim=64, initializer_range=0.3
+    ),
+    "electra": lambda: ElectraConfig(**SIZES, embedding_size=16),
+    "albert": lambda: AlbertConfig(**SIZES, embedding_size=16),
+    "modernbert": lambda: ModernBertConfig(
+        **SIZES, **SPECIAL, cls_token_id=1, sep_token_id=2, local_attention=4, global_attn_every_n_layers=2
+    ),
+    "eurobert": lambda: EuroBertConfig(**SIZES, **SPECIAL, mask_token_id=3, num_key_value_heads=2),
+    "nomic_bert": lambda: NomicBertConfig(**SIZES, pad_token_id=0),
+}
+OWN_ATTENTION = {
+    "mpnet": lambda: MPNetConfig(**SIZES, **ROBERTA),
+    "deberta_v2": lambda: DebertaV2Config(**SIZES),
+    "deberta_v3": lambda: DebertaV2Config(**SIZES, **DEBERTA_V3),
+}
+CONFIGS = INTERFACE | OWN_ATTENTION
+
+
+def tiny(name: str) -> PreTrainedModel:
+    """The same weights at every call, in training mode."""
+    torch.manual_seed(0)
+    return AutoModel.from_config(CONFIGS[name]()).train()

@@ -1,0 +1,159 @@
+"""Tiny models and tokenizers, built in memory: no test needs a network, a download or a data folder."""
+
+from __future__ import annotations
+
+import os
+
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+
+WORDS = [
+    "the",
+    "a",
+    "an",
+    "of",
+    "to",
+    "in",
+    "and",
+    "is",
+    "was",
+    "on",
+    "with",
+    "for",
+    "that",
+    "it",
+    "he",
+    "she",
+    "they",
+    "we",
+    "you",
+    "cat",
+    "dog",
+    "bird",
+    "fish",
+    "tree",
+    "house",
+    "river",
+    "mountain",
+    "city",
+    "road",
+    "car",
+    "train",
+    "plane",
+    "red",
+    "green",
+    "blue",
+    "small",
+    "large",
+    "old",
+    "new",
+    "fast",
+    "slow",
+    "runs",
+    "walks",
+    "flies",
+    "swims",
+    "reads",
+    "writes",
+    "sees",
+    "likes",
+    "eats",
+    "drinks",
+    "plays",
+    "sleeps",
+    "man",
+    "woman",
+    "child",
+    "girl",
+    "boy",
+    "king",
+    "queen",
+    "doctor",
+    "teacher",
+    "student",
+    "book",
+    "letter",
+    "song",
+    "game",
+    "water",
+    "bread",
+    "milk",
+    "coffee",
+    "morning",
+    "evening",
+    "night",
+    "day",
+    "sun",
+    "moon",
+    "star",
+    "rain",
+    "snow",
+    "wind",
+    "open",
+    "close",
+    "file",
+    "list",
+    "map",
+    "key",
+    "value",
+    "number",
+    "sum",
+    "count",
+    "first",
+    "last",
+    "read",
+    "write",
+    "get",
+    "set",
+    "make",
+    "find",
+]
+SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> BertTokenizerFast:
+    """WordPiece of about a hundred words and, for any other, single characters."""
+    pieces = SPECIAL_TOKENS + list(dict.fromkeys(WORDS)) + list(CHARACTERS[1:]) + [f"##{c}" for c in CHARACTERS]
+    return BertTokenizerFast(
+        vocab={piece: index for index, piece in enumerate(dict.fromkeys(pieces))}, model_max_length=64
+    )
+
+
+@pytest.fixture(scope="session")
+def sentences() -> list[str]:
+    """240 distinct sentences of words that the tokenizer knows, 12 to 75 characters long."""
+    generator = torch.Generator().manual_seed(0)
+    rows: dict[str, None] = {}
+    while len(rows) < 240:
+        length = int(torch.randint(4, 12, (1,), generator=generator))
+        picks = torch.randint(len(WORDS), (length,), generator=generator)
+        rows.setdefault(" ".join(WORDS[index] for index in picks))
+    return list(rows)
+
+
+@pytest.fixture(scope="session")
+def bert_folder(tokenizer, tmp_path_factory) -> str:
+    """A saved masked LM: 2 layers of width 32, 4 heads, dropout 0.1."""
+    folder = tmp_path_factory.mktemp("tiny-bert")
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    BertForMaskedLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

@@ -1,0 +1,118 @@
+"""Precedence of flag, recipe and preset; refusals of values."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror.arguments import (
+    LEVELS,
+    DataArguments,
+    MirrorArguments,
+    MirrorTrainingArguments,
+    ModelArguments,
+    choose_precision,
+    default_pooling,
+    parse_arguments,
+)
+from mirror.errors import InputError
+
+
+TYPES = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
+
+
+@pytest.fixture
+def parse(tmp_path):
+    def run(*argv: str):
+        return parse_arguments(TYPES, [*argv, "--output_dir", str(tmp_path)])
+
+    return run
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_the_released_code_s_optimiser_is_the_default(parse):
+    training = parse()[3]
+    assert (training.learning_rate, training.lr_scheduler_type, training.weight_decay) == (2e-5, "constant", 0.01)
+    assert (training.max_grad_norm, training.dataloader_drop_last, training.train_batch_size) == (0, True, 200)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_presets(parse, level):
+    model, _, mirror, training = parse("--level", level)
+    preset = LEVELS[level]
+    assert mirror.temperature == preset["temperature"] and mirror.span_mask_length == preset["span_mask_length"]
+    assert training.num_train_epochs == preset["num_train_epochs"]
+    assert model.max_seq_length == preset["max_seq_length"] and mirror.dropout_rate == 0.1
+
+
+def test_flag_beats_recipe_beats_preset(parse, recipe):
+    path = recipe("level: word\ntemperature: 0.3\nnum_train_epochs: 5\n")
+    _, _, mirror, training = parse("--config", path, "--temperature", "0.1")
+    assert mirror.level == "word" and mirror.span_mask_length == 0
+    assert mirror.temperature == 0.1 and training.num_train_epochs == 5
+    assert parse("--config", path, "--level", "phrase")[2].span_mask_length == 2
+
+
+def test_numbers_that_yaml_takes_for_strings(parse, recipe):
+    assert parse("--config", recipe("learning_rate: 5e-5\n"))[3].learning_rate == 5e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("temprature: 0.1\n", "unknown key 'temprature'; did you mean 'temperature'"),
+        ("- a\n", "expected a mapping"),
+        ("learning_rate: fast\n", "learning_rate: 'fast' is not a valid value"),
+        ("a: [", "--config"),
+        ("!!python/object/apply:os.system ['true']", "--config"),
+    ],
+)
+def test_recipes_that_are_wrong(parse, recipe, text, message):
+    with pytest.raises(InputError, match=message):
+        parse("--config", recipe(text))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--level", "sentense"], "did you mean 'sentence'"),
+        (["--loss", "nt_xnt"], "did you mean 'nt_xent'"),
+        (["--temperature", "0"], "--temperature must be positive"),
+        (["--dropout_rate", "1"], r"--dropout_rate is a probability in \[0, 1\), got 1.0"),
+        (["--drophead_rate", "-0.1"], "--drophead_rate is a probability"),
+        (["--span_mask_length", "-1"], "--span_mask_length must be 0 or more"),
+        (["--train_file", "a", "--dataset_name", "b"], "not both"),
+        (["--pair_columns", "a"], "--pair_columns takes two names"),
+        (["--max_train_samples", "0"], "--max_train_samples must be at least 1"),
+        (["--config", "absent.yaml"], "absent.yaml"),
+    ],
+)
+def test_values_that_are_wrong(parse, argv, message):
+    with pytest.raises(InputError, match=message):
+        parse(*argv)
+
+
+def test_drophead_takes_the_place_of_dropout(parse):
+    assert parse("--drophead_rate", "0.2")[2].dropout_rate == 0.0
+    assert parse("--drophead_rate", "0.2", "--dropout_rate", "0.1")[2].dropout_rate == 0.1
+
+
+def test_pooling_of_sentences_follows_the_paper():
+    assert default_pooling("bert") == "mean" and default_pooling("roberta") == "cls"
+
+
+def test_precision_is_chosen_unless_said(monkeypatch):
+    assert choose_precision(True, None, True)[:2] == (True, False)
+    assert choose_precision(False, None, True)[:2] == (False, False)
+    bf16, fp16, reason = choose_precision(None, None, True)
+    assert not fp16 and reason.startswith("auto") and isinstance(bf16, bool)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    assert choose_precision(None, None, False)[:2] == (False, True)

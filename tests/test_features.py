@@ -1,0 +1,106 @@
+"""Token ids of both views: our mask is a mask, the user's text is text, and processes change nothing."""
+
+from __future__ import annotations
+
+import pytest
+from datasets import Dataset
+
+from mirror.errors import InputError
+from mirror.features import StreamedTwoViewDataset, TwoViewDataset, ViewSettings, ViewTokenizer
+
+
+SETTINGS = ViewSettings(span_mask_length=5, span_mask_min_chars=20, mask_token=None, max_seq_length=16, seed=3)
+
+
+def rows_of(dataset) -> list[dict]:
+    return [dataset[index] for index in range(len(dataset))]
+
+
+def test_the_mask_stands_between_segments(tokenizer):
+    cls, sep, mask = tokenizer.cls_token_id, tokenizer.sep_token_id, tokenizer.mask_token_id
+    cat, dog = tokenizer.convert_tokens_to_ids(["cat", "dog"])
+    to_ids = ViewTokenizer(tokenizer, 16)
+    assert to_ids([["cat", "dog"]]) == [[cls, cat, mask, dog, sep]]
+    assert to_ids([["cat dog"], ["", "dog"], ["cat", ""]]) == [
+        [cls, cat, dog, sep],
+        [cls, mask, dog, sep],
+        [cls, cat, mask, sep],
+    ]
+
+
+def test_special_tokens_in_user_text_are_text(tokenizer):
+    ids = ViewTokenizer(tokenizer, 16)([["cat [MASK] [SEP] dog"]])[0]
+    assert tokenizer.mask_token_id not in ids
+    assert ids.count(tokenizer.sep_token_id) == 1
+
+
+def test_long_views_are_cut_to_the_limit_and_keep_their_frame(tokenizer):
+    ids = ViewTokenizer(tokenizer, 6)([["cat " * 20], ["cat " * 20, "dog"]])
+    assert [len(row) for row in ids] == [6, 6]
+    assert all(row[0] == tokenizer.cls_token_id and row[-1] == tokenizer.sep_token_id for row in ids)
+
+
+def test_first_views_are_whole_and_second_views_hold_one_mask(tokenizer, sentences):
+    dataset = TwoViewDataset(Dataset.from_dict({"text": sentences}), tokenizer, SETTINGS)
+    for text, row in zip(sentences, rows_of(dataset), strict=True):
+        assert row["first_ids"] == tokenizer(text, truncation=True, max_length=16)["input_ids"]
+        if len(row["second_ids"]) < 16:  # otherwise the mask may lie behind the cut
+            assert row["second_ids"].count(tokenizer.mask_token_id) == (len(text) >= 20)
+
+
+def test_masks_are_fresh_each_epoch_and_the_same_again(tokenizer, sentences):
+    dataset = TwoViewDataset(Dataset.from_dict({"text": sentences}), tokenizer, SETTINGS)
+    epoch_0 = rows_of(dataset)
+    dataset.set_epoch(1)
+    epoch_1 = rows_of(dataset)
+    dataset.set_epoch(0)
+    assert epoch_0 != epoch_1
+    assert rows_of(dataset) == epoch_0
+    assert [row["first_ids"] for row in epoch_0] == [row["first_ids"] for row in epoch_1]
+
+
+def test_processes_change_nothing(tokenizer, sentences):
+    texts = Dataset.from_dict({"text": sentences})
+    alone = TwoViewDataset(texts, tokenizer, SETTINGS)
+    together = TwoViewDataset(texts, tokenizer, SETTINGS, num_proc=2)
+    assert rows_of(alone) == rows_of(together)
+
+
+def test_another_seed_masks_elsewhere(tokenizer, sentences):
+    texts = Dataset.from_dict({"text": sentences})
+    other = ViewSettings(**{**vars(SETTINGS), "seed": 4})
+    assert rows_of(TwoViewDataset(texts, tokenizer, SETTINGS)) != rows_of(TwoViewDataset(texts, tokenizer, other))
+
+
+def test_a_stream_gives_the_same_rows(tokenizer, sentences):
+    texts = Dataset.from_dict({"text": sentences})
+    held = rows_of(TwoViewDataset(texts, tokenizer, SETTINGS))
+    streamed = list(StreamedTwoViewDataset(texts.to_iterable_dataset(), tokenizer, SETTINGS))
+    assert streamed != held  # shuffled
+    assert sorted(map(str, streamed)) == sorted(map(str, held))
+
+
+def test_pairs_keep_their_sides(tokenizer):
+    texts = Dataset.from_dict({"text": ["cat", "dog"], "text_pair": ["small cat", "large dog"]})
+    dataset = TwoViewDataset(texts, tokenizer, SETTINGS)
+    assert tokenizer.decode(dataset[1]["first_ids"]) == "[CLS] dog [SEP]"
+    assert tokenizer.decode(dataset[1]["second_ids"]) == "[CLS] large dog [SEP]"
+
+
+def test_a_literal_mask_is_text(tokenizer):
+    settings = ViewSettings(**{**vars(SETTINGS), "mask_token": "cat"})
+    dataset = TwoViewDataset(Dataset.from_dict({"text": ["dog dog dog dog dog dog dog"]}), tokenizer, settings)
+    ids = dataset[0]["second_ids"]
+    assert tokenizer.mask_token_id not in ids and tokenizer.convert_tokens_to_ids("cat") in ids
+
+
+def test_masking_needs_a_mask_token(tokenizer):
+    from transformers import BertTokenizerFast
+
+    from mirror.arguments import MirrorArguments
+
+    bare = BertTokenizerFast(vocab=tokenizer.get_vocab())
+    bare.mask_token = None
+    with pytest.raises(InputError, match="no mask token; use --span_mask_length 0"):
+        ViewSettings.of(MirrorArguments(), bare, 16, 0)
+    assert ViewSettings.of(MirrorArguments(span_mask_length=0), bare, 16, 0).mask_token is None

@@ -1,0 +1,277 @@
+"""Packed rows give the padded result, vectors and gradients, on every architecture that packing claims."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+import mirror.attention
+from mirror.attention import PackedLayout, _attend, attend_by_length, attend_padded, mirror_attention
+from mirror.errors import InputError
+from mirror.packing import first_position, pack, packed_forward, packing_obstacle, prepare_model
+from mirror.pooling import pool
+from tests.test_noise import INTERFACE, OWN_ATTENTION, padded, random_rows, tiny
+
+
+POOLINGS = ["cls", "mean", "max", "first_last_mean"]
+ROWS = random_rows(24, 2, 14) + random_rows(4, 7, 7, seed=1)
+
+
+def packed_vectors(model, rows, pooling):
+    batch = pack(rows, first_position(model), model.config.pad_token_id or 0, round_to=64)
+    return pool(*packed_forward(model, batch, pooling), pooling)
+
+
+def padded_vectors(model, rows, pooling):
+    batch = padded(rows, model.config.pad_token_id)
+    return pool(model(**batch, output_hidden_states=True), batch["attention_mask"], pooling)
+
+
+def gradients(model, vectors):
+    model.zero_grad()
+    weights = torch.linspace(-1, 1, vectors.numel()).view_as(vectors)
+    (vectors * weights).sum().backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+# The row
+
+
+def test_the_batch_of_the_docstring():
+    batch = pack([[5, 6, 7], [8, 9]], first_position=0, pad_token_id=0)
+    expected = {
+        "input_ids": [[8, 9, 5, 6, 7]],
+        "position_ids": [[0, 1, 0, 1, 2]],
+        "lengths": [2, 3],
+        "starts": [2, 0],
+        "slots": [3, 4, 0, 1, 2],
+        "attention_mask": [[1, 1, 1], [1, 1, 0]],
+    }
+    assert {name: tensor.tolist() for name, tensor in batch.items()} == expected
+
+
+def test_positions_start_after_the_padding_index_and_filler_is_padding():
+    batch = pack([[7] * 10, [8] * 9], first_position=2, pad_token_id=1, round_to=2)  # 19 tokens, one to fill up
+    assert batch["input_ids"][0].tolist() == [8] * 9 + [7] * 10 + [1]
+    assert batch["position_ids"][0].tolist() == [*range(2, 11), *range(2, 12), 2]
+    assert first_position(tiny("roberta")) == 2
+    assert first_position(tiny("bert")) == first_position(tiny("modernbert")) == 0
+
+
+@pytest.mark.parametrize(
+    ("tokens", "round_to", "length"),
+    [(5600, 512, 5632), (5632, 512, 5632), (1200, 512, 1280), (100, 512, 104), (5, 512, 5), (5600, 64, 5632)],
+)
+def test_rounding(tokens, round_to, length):
+    assert pack([[3] * tokens], 0, 0, round_to)["input_ids"].shape == (1, length)
+
+
+def test_rounding_leaves_few_lengths_and_little_waste():
+    lengths = [pack([[3] * tokens], 0, 0)["input_ids"].shape[1] for tokens in range(1024, 2048)]
+    assert len(set(lengths)) == 9  # eight steps and the next octave's first
+    assert all(length <= tokens * 9 / 8 for tokens, length in zip(range(1024, 2048), lengths, strict=True))
+
+
+def test_every_value_is_a_tensor_that_trainer_can_move():
+    assert {type(value) for value in pack(ROWS, 0, 0).values()} == {torch.Tensor}
+
+
+# The same as padded
+
+
+@pytest.mark.parametrize("attention", ["by length", "padded"])
+@pytest.mark.parametrize("name", INTERFACE)
+def test_packed_equals_padded(name, attention, monkeypatch):
+    if attention == "padded":  # what a GPU would run
+        monkeypatch.setattr(mirror.attention, "attend_by_length", attend_padded)
+    plain, model = tiny(name).eval(), tiny(name)
+    assert prepare_model(model, "mean", "on", dropout_rate=0.0)
+    for pooling in POOLINGS:
+        expected, vectors = padded_vectors(plain, ROWS, pooling), packed_vectors(model, ROWS, pooling)
+        assert vectors.shape == (len(ROWS), 32)
+        torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=1e-5)
+        theirs, ours = gradients(plain, expected), gradients(model, vectors)
+        assert theirs.keys() == ours.keys()
+        assert max(float(gradient.abs().max()) for gradient in theirs.values()) > 1e-2
+        for parameter in theirs:
+            scale = max(1.0, float(theirs[parameter].abs().max()))  # sums over all rows: large, where weights are
+            torch.testing.assert_close(
+                ours[parameter] / scale, theirs[parameter] / scale, atol=1e-5, rtol=1e-4, msg=f"{pooling} {parameter}"
+            )
+
+
+def test_a_text_does_not_see_its_neighbours():
+    model = tiny("bert")
+    prepare_model(model, "mean", "on", dropout_rate=0.0)
+    changed = [*ROWS[:5], [59] * len(ROWS[5]), *ROWS[6:]]
+    before, after = packed_vectors(model, ROWS, "mean"), packed_vectors(model, changed, "mean")
+    apart = (before - after).abs().amax(dim=1)
+    assert apart[5] > 1e-2
+    assert torch.cat([apart[:5], apart[6:]]).max() < 1e-5
+
+
+def test_padded_batches_still_work_after_preparing():
+    plain, model = tiny("modernbert").eval(), tiny("modernbert")
+    prepare_model(model, "mean", "on", dropout_rate=0.0)
+    with torch.no_grad():
+        assert torch.equal(padded_vectors(model.eval(), ROWS, "mean"), padded_vectors(plain, ROWS, "mean"))
+        unmasked = torch.tensor(random_rows(3, 12, 12))  # local attention without any mask
+        mask = torch.ones_like(unmasked)
+        expected = plain(input_ids=unmasked, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(model(input_ids=unmasked).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_both_ways_of_packed_attention_agree(dropout):
+    batch = pack(ROWS, 0, 0)
+    layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
+    query, key, value = torch.randn(3, batch["input_ids"].shape[1], 4, 8, generator=torch.Generator().manual_seed(0))
+    attend = partial(_attend, dropout=0.0, scaling=None, sliding_window=3, paired=False)
+    scale = torch.full((len(ROWS), 4), 2.0) if dropout else None
+    by_length, by_padding = (f(query, key, value, scale, layout, attend) for f in (attend_by_length, attend_padded))
+    assert by_length.shape == (sum(map(len, ROWS)), 4, 8)
+    torch.testing.assert_close(by_length, by_padding)
+
+
+# Noise in a packed row
+
+
+def test_dropout_acts_in_a_packed_row():
+    model = tiny("bert")
+    prepare_model(model, "mean", "on", dropout_rate=0.2)
+    assert not torch.allclose(packed_vectors(model, ROWS, "mean"), packed_vectors(model, ROWS, "mean"))
+    prepare_model(model, "mean", "on", dropout_rate=0.0)
+    assert torch.equal(packed_vectors(model, ROWS, "mean"), packed_vectors(model, ROWS, "mean"))
+
+
+@pytest.mark.parametrize("way", [attend_by_length, attend_padded])
+def test_attention_dropout_of_a_packed_row_has_the_rate(way, monkeypatch):
+    monkeypatch.setattr(mirror.attention, "attend_by_length", way)
+    torch.manual_seed(0)
+    length, texts, heads = 8, 64, 4
+    batch = pack([[3] * length] * texts, 0, 0)
+    layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
+    zeros = torch.zeros(1, heads, texts * length, length)  # uniform attention
+    value = torch.eye(length).repeat(texts, 1).expand(1, heads, -1, -1)  # so that the output is the weights
+    output, _ = mirror_attention(
+        nn.Module(), zeros, zeros, value, None, 0.25, packed=layout, drophead_rate=0.0, paired=False
+    )
+    count = output.numel()
+    assert (output == 0).double().mean().item() == pytest.approx(0.25, abs=4 * (0.1875 / count) ** 0.5)
+    torch.testing.assert_close(output[output != 0], torch.full((int((output != 0).sum()),), 1 / 8 / 0.75))
+
+
+@pytest.mark.parametrize("way", [attend_by_length, attend_padded])
+def test_drophead_of_a_packed_row_drops_heads_of_texts(way, monkeypatch):
+    monkeypatch.setattr(mirror.attention, "attend_by_length", way)
+    torch.manual_seed(0)
+    batch = pack(ROWS, 0, 0)
+    layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
+    ones = torch.ones(1, 4, batch["input_ids"].shape[1], 8)
+    output, _ = mirror_attention(nn.Module(), ones, ones, ones, None, packed=layout, drophead_rate=0.5, paired=False)
+    assert output.shape == (1, batch["input_ids"].shape[1], 4, 8)
+    factors = []
+    for text in output[0, : sum(map(len, ROWS))].split(layout.lengths.tolist()):  # (length, H, d)
+        torch.testing.assert_close(text, text[:1, :, :1].expand_as(text))  # one factor for a head of a text
+        kept = text[0, :, 0][text[0, :, 0] > 0.5]
+        torch.testing.assert_close(kept, torch.full_like(kept, 4 / len(kept)))
+        factors.append(tuple(text[0, :, 0].round(decimals=3).tolist()))
+    assert len(set(factors)) > 5
+
+
+def test_gradient_checkpointing_in_a_packed_row():
+    results = []
+    for checkpointing in (False, True):
+        model = tiny("roberta")
+        prepare_model(model, "cls", "on", dropout_rate=0.2, drophead_rate=0.3)
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+        torch.manual_seed(5)
+        results.append(gradients(model, packed_vectors(model, ROWS, "cls")))
+    assert max(float(gradient.abs().max()) for gradient in results[0].values()) > 0
+    torch.testing.assert_close(results[0], results[1])
+
+
+def test_autocast_stays_close():
+    model = tiny("bert")
+    prepare_model(model, "mean", "on", dropout_rate=0.0)
+    exact = packed_vectors(model, ROWS, "mean")
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = packed_vectors(model, ROWS, "mean")
+    assert torch.cosine_similarity(exact, rough.float()).min() > 0.999
+
+
+# Which models
+
+
+@pytest.mark.parametrize("name", INTERFACE)
+def test_nothing_stands_in_the_way(name):
+    model = tiny(name)
+    assert packing_obstacle(model, "cls") is None
+    assert model.training
+
+
+@pytest.mark.parametrize("name", OWN_ATTENTION)
+def test_models_that_compute_attention_themselves_are_padded(name, caplog):
+    with caplog.at_level(logging.INFO, logger="mirror.packing"):
+        assert not prepare_model(tiny(name), "cls", "auto")
+    assert "packing: off (the attention of" in caplog.text
+    with pytest.raises(
+        InputError, match=r"--packing on: not possible here \(the attention of \w+ does not go through"
+    ):
+        prepare_model(tiny(name), "cls", "on")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"pooling": "mean_padded"}, "--pooling mean_padded needs padded rows"),
+        ({"pooling": "pooler"}, "--pooling pooler needs padded rows"),
+        ({"pooling": "cls", "controlled_dropout": True}, "--controlled_dropout"),
+    ],
+)
+def test_settings_that_need_padded_rows(options, reason):
+    assert not prepare_model(tiny("bert"), **options)
+    with pytest.raises(InputError, match=reason):
+        prepare_model(tiny("bert"), **options, packing="on")
+
+
+def test_packing_can_be_switched_off():
+    assert not prepare_model(tiny("bert"), "cls", "off")
+
+
+def test_the_trial_notices_another_result(monkeypatch):
+    monkeypatch.setattr("mirror.packing.first_position", lambda model: 1)
+    assert "BertModel gives packed texts other vectors" in packing_obstacle(tiny("bert"), "cls")
+
+
+def test_the_trial_notices_a_layer_that_mixes_neighbours():
+    model = tiny("bert")
+    model.embeddings.register_forward_hook(lambda module, args, output: output + output.roll(1, dims=1))
+    assert "BertModel gives packed texts other vectors" in packing_obstacle(model, "cls")
+
+
+def test_the_trial_reports_a_model_that_takes_no_packed_row():
+    model = tiny("bert")
+    forward = model.forward
+    model.forward = lambda input_ids, attention_mask=None: forward(input_ids, attention_mask)
+    assert "BertModel does not take a packed row: " in packing_obstacle(model, "cls")
+    assert model.training
+
+
+def test_compiled_models_take_packed_rows_of_any_lengths():
+    model = tiny("bert")
+    prepare_model(model, "cls", "on", dropout_rate=0.0)
+    compiled = torch.compile(model, backend="eager", dynamic=True)
+    for seed in range(3):
+        rows = random_rows(12, 3, 12, seed)
+        torch.testing.assert_close(packed_vectors(model, rows, "cls"), compiled_vectors(compiled, model, rows))
+
+
+def compiled_vectors(compiled, model, rows):
+    batch = pack(rows, first_position(model), model.config.pad_token_id or 0, round_to=64)
+    return pool(*packed_forward(compiled, batch, "cls"), "cls")

@@ -1,0 +1,44 @@
+"""A trainer on a tiny model, for the tests of training."""
+
+from __future__ import annotations
+
+from datasets import Dataset
+
+from mirror.arguments import MirrorArguments, MirrorTrainingArguments
+from mirror.collator import TwoViewCollator
+from mirror.encoder import load_backbone
+from mirror.features import TwoViewDataset, ViewSettings
+from mirror.noise import set_dropout
+from mirror.trainer import MirrorTrainer
+
+
+def make_trainer(model_folder: str, texts: list[str], output_dir, score=None, **flags) -> MirrorTrainer:
+    """`flags` go to the dataclass that knows them; the defaults are float32, batch 20, two epochs."""
+    defaults = {
+        "bf16": False,
+        "per_device_train_batch_size": 20,
+        "num_train_epochs": 2,
+        "disable_tqdm": True,
+        "seed": 5,
+    }
+    flags = defaults | flags
+    pooling = flags.pop("pooling", "mean")
+    method = {key: flags.pop(key) for key in list(flags) if key in MirrorArguments.__dataclass_fields__}
+    mirror_args = MirrorArguments(**{"span_mask_min_chars": 10} | method)
+    args = MirrorTrainingArguments(output_dir=str(output_dir), **flags)
+    model, tokenizer = load_backbone(model_folder, pooling)
+    set_dropout(model, mirror_args.dropout_rate)
+    views = ViewSettings.of(mirror_args, tokenizer, 24, args.seed)
+    dataset = TwoViewDataset(Dataset.from_dict({"text": texts}), tokenizer, views)
+    return MirrorTrainer(
+        model=model,
+        args=args,
+        train_dataset=dataset,
+        eval_dataset=dataset if score else None,
+        data_collator=TwoViewCollator(tokenizer),
+        processing_class=tokenizer,
+        pooling=pooling,
+        max_seq_length=24,
+        mirror_args=mirror_args,
+        score=score,
+    )
