@@ -70,12 +70,15 @@ def main() -> None:
         records.append(describe(name, encoder, args.dtype, settings) | scores)
 
     # ---- Results ---------------------------------------------------------------------------------------------------
-    if PartialState().is_main_process:
+    state = PartialState()
+    if state.is_main_process:
         columns, table = comparison(records, find_rows(records, args.published))
         write_results(records, columns, table, output_dir)
         pictures = draw_all(records, columns, table, output_dir)
         print(format_text(columns, table))
         logger.info("results.json, results.md, results.csv and %d plots are in %s", len(pictures), output_dir)
+    state.wait_for_everyone()
+    state.destroy_process_group()
 
 
 def parse_arguments() -> argparse.Namespace:

@@ -25,11 +25,11 @@ from mirror.arguments import (
 )
 from mirror.card import card_facts, write_card
 from mirror.checkpoint import verify_encoder
-from mirror.collator import TwoViewCollator
+from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.encoder import check_length, load_backbone
 from mirror.errors import run_main
 from mirror.features import ViewSettings, two_view_dataset
-from mirror.noise import set_dropout
+from mirror.packing import prepare_model
 from mirror.report import corpus_report, format_report
 from mirror.runs import (
     check_batch_fits,
@@ -63,7 +63,8 @@ def main() -> None:
     model, tokenizer = load_backbone(model_args.model_name_or_path, model_args.pooling or "mean")
     pooling = model_args.pooling or default_pooling(model.config.model_type)
     check_length(model, model_args.max_seq_length)
-    set_dropout(model, mirror_args.dropout_rate)
+    noise = (mirror_args.dropout_rate, mirror_args.drophead_rate, mirror_args.controlled_dropout)
+    packed = prepare_model(model, pooling, mirror_args.packing, *noise)
     views = ViewSettings.of(mirror_args, tokenizer, model_args.max_seq_length, training_args.seed)
 
     # ---- Data ------------------------------------------------------------------------------------------------------
@@ -76,12 +77,15 @@ def main() -> None:
 
     # ---- Training --------------------------------------------------------------------------------------------------
     pad_to = (model_args.pad_to or model_args.max_seq_length) if pooling == "mean_padded" else model_args.pad_to
+    collator = PackedCollator(model, tokenizer) if packed else TwoViewCollator(tokenizer, pad_to)
+    if mirror_args.mini_batch_size:
+        collator = MiniBatchCollator(collator, mirror_args.mini_batch_size)
     trainer = MirrorTrainer(
         model=model,
         args=training_args,
         train_dataset=dataset,
         eval_dataset=dataset if mirror_args.eval_tasks else None,  # Trainer wants one; the tasks are what is scored
-        data_collator=TwoViewCollator(tokenizer, pad_to),
+        data_collator=collator,
         processing_class=tokenizer,
         pooling=pooling,
         max_seq_length=model_args.max_seq_length,
@@ -103,6 +107,7 @@ def main() -> None:
                     pooling, training_args.output_dir, " and ".join(readers))  # fmt: skip
     if training_args.push_to_hub:
         trainer.push_to_hub(commit_message="Mirror encoder")
+    trainer.accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import torch
 import yaml
@@ -19,6 +20,7 @@ from mirror.data import DataSettings
 from mirror.encoder import EMBEDDED_MODEL
 from mirror.errors import InputError, nearest
 from mirror.losses import LOSSES
+from mirror.packing import Packing
 from mirror.pooling import POOLING_MODES
 
 
@@ -172,6 +174,17 @@ class MirrorArguments:
     controlled_dropout: bool = field(
         default=False, metadata={"help": "Both views of a text see the same dropout masks (Table 8 of the paper)."}
     )
+    mini_batch_size: int | None = field(
+        default=None,
+        metadata={"help": "Texts in memory at once: gradient caching makes any batch fit, at a third more time."},
+    )
+    packing: str = field(
+        default="auto",
+        metadata={
+            "help": "No padding: all texts of a batch end to end in one row. on, off, or auto: wherever the model's "
+            "attention allows it."
+        },
+    )
     gather_negatives: bool = field(
         default=False,
         metadata={"help": "Compare with the rows of all processes, not only this one's; exact gradient."},
@@ -188,12 +201,15 @@ class MirrorArguments:
     def __post_init__(self) -> None:
         _one_of("--level", self.level, LEVELS)
         _one_of("--loss", self.loss, LOSSES)
+        _one_of("--packing", self.packing, get_args(Packing))
         if self.temperature <= 0:
             raise InputError(f"--temperature must be positive, got {self.temperature}; the paper uses 0.04 or 0.2")
         if self.span_mask_length < 0:
             raise InputError(f"--span_mask_length must be 0 or more characters, got {self.span_mask_length}")
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead takes dropout's place
+        if self.mini_batch_size is not None and self.mini_batch_size < 1:
+            raise InputError(f"--mini_batch_size must be at least 1, got {self.mini_batch_size}")
         _probability("--dropout_rate", self.dropout_rate, "the paper uses 0.1")
         _probability("--drophead_rate", self.drophead_rate, "the paper uses 0.2 for BERT and 0.05 for RoBERTa")
 

@@ -1,11 +1,13 @@
-"""Two views of B rows become one padded batch of 2B rows."""
+"""Two views of B rows become one batch of 2B rows, padded or packed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from torch import Tensor
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from mirror.packing import first_position, pack
 
 
 @dataclass
@@ -23,6 +25,34 @@ class TwoViewCollator:
     pad_to: int | None = None  # a fixed length instead of the longest; `mean_padded` depends on it
 
     def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
-        ids = [row["first_ids"] for row in rows] + [row["second_ids"] for row in rows]
+        ids = both_views(rows)
         padding = {"padding": "max_length", "max_length": self.pad_to} if self.pad_to else {"padding": True}
         return dict(self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding))  # (2B, T) each
+
+
+class PackedCollator:
+    """The same 2B rows end to end without padding; `mirror.packing.pack` shows the batch."""
+
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase):
+        self.first_position = first_position(model)
+        self.pad_token_id = tokenizer.pad_token_id
+
+    def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
+        return pack(both_views(rows), self.first_position, self.pad_token_id)
+
+
+@dataclass
+class MiniBatchCollator:
+    """A batch in mini-batches of `size` texts, each collated on its own, for gradient caching."""
+
+    collate: TwoViewCollator | PackedCollator
+    size: int
+
+    def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, list[dict[str, Tensor]]]:
+        starts = range(0, len(rows), self.size)
+        return {"mini_batches": [self.collate(rows[start : start + self.size]) for start in starts]}
+
+
+def both_views(rows: list[dict[str, list[int]]]) -> list[list[int]]:
+    """2B rows of token ids, the first views before the second ones."""
+    return [row["first_ids"] for row in rows] + [row["second_ids"] for row in rows]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +15,9 @@ from mirror.checkpoint import save_encoder
 from mirror.distributed import gather_with_gradient, rank
 from mirror.encoder import Encoder
 from mirror.errors import InputError
+from mirror.gradient_cache import backward_through_cache
 from mirror.losses import alignment, info_nce, uniformity
+from mirror.packing import packed_forward
 from mirror.pooling import pool
 
 
@@ -59,30 +63,51 @@ class MirrorTrainer(Trainer):
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
         loss = self.contrast(first, second)
+        if model.training:
+            self._monitor(first.detach(), second.detach())
+        return (loss, {"first": first, "second": second}) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if "mini_batches" not in inputs:
+            return super().training_step(model, inputs, num_items_in_batch)
+        model.train()
+        loss, first, second = backward_through_cache(
+            mini_batches=self._prepare_inputs(inputs)["mini_batches"],
+            embed=partial(self.embed, model),
+            contrast=self.contrast,
+            backward=lambda loss: self.accelerator.backward(loss / self.current_gradient_accumulation_steps),
+            synchronised=lambda last: nullcontext() if last else self.accelerator.no_sync(model),
+        )
+        self._monitor(first, second)
+        return loss / self.current_gradient_accumulation_steps
+
+    def embed(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """Vectors of all 2B rows of a batch, (2B, D), in one forward pass."""
+        if "lengths" in inputs:  # packed
+            return pool(*packed_forward(model, inputs, self.pooling), self.pooling)
+        output = model(**inputs, output_hidden_states=self.pooling == "first_last_mean")
+        return pool(output, inputs["attention_mask"], self.pooling)
+
+    def contrast(self, first: Tensor, second: Tensor) -> Tensor:
+        """The loss of this process's rows against its own or, with --gather_negatives, everyone's.
+
+        Raises:
+            InputError: it is not finite.
+        """
+        candidates = {}
+        if self.mirror_args.gather_negatives:
+            candidates = {
+                "all_first": gather_with_gradient(first),
+                "all_second": gather_with_gradient(second),
+                "offset": rank() * len(first),
+            }
+        loss = info_nce(first, second, self.mirror_args.temperature, self.mirror_args.loss, **candidates)
         if not torch.isfinite(loss):
             raise InputError(
                 f"the loss is {loss.item()} at step {self.state.global_step + 1}; "
                 "try --bf16 instead of --fp16, a lower --learning_rate or a higher --temperature"
             )
-        if model.training:
-            self._monitor(first.detach(), second.detach())
-        return (loss, {"first": first, "second": second}) if return_outputs else loss
-
-    def embed(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        """Vectors of all rows of a batch: (2B, D) from (2B, T)."""
-        output = model(**inputs, output_hidden_states=self.pooling == "first_last_mean")
-        return pool(output, inputs["attention_mask"], self.pooling)
-
-    def contrast(self, first: Tensor, second: Tensor) -> Tensor:
-        """The loss of this process's rows against its own or, with --gather_negatives, everyone's."""
-        if not self.mirror_args.gather_negatives:
-            return info_nce(first, second, self.mirror_args.temperature, self.mirror_args.loss)
-        return info_nce(
-            *(first, second, self.mirror_args.temperature, self.mirror_args.loss),
-            all_first=gather_with_gradient(first),
-            all_second=gather_with_gradient(second),
-            offset=rank() * len(first),
-        )
+        return loss
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """All of them, biases and norms too: what the released code decays."""

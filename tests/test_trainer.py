@@ -86,6 +86,14 @@ def test_gradient_checkpointing_gives_the_same_gradient(bert_folder, sentences, 
         torch.testing.assert_close(saving[name], plain[name], rtol=1e-4, atol=1e-6)
 
 
+def test_packed_trains_like_padded(bert_folder, sentences, tmp_path):
+    options = {"dropout_rate": 0.0, "max_steps": 1}
+    padded = first_gradient(make_trainer(bert_folder, sentences, tmp_path / "a", packing="off", **options))
+    packed = first_gradient(make_trainer(bert_folder, sentences, tmp_path / "b", packing="on", **options))
+    for name in padded:
+        torch.testing.assert_close(packed[name], padded[name], rtol=1e-3, atol=1e-5)
+
+
 @pytest.mark.parametrize("stop", [5, 12, 15])  # inside the first epoch, between the two, inside the second
 def test_resumed_is_uninterrupted_to_the_last_bit(bert_folder, sentences, tmp_path, stop):
     options = {"save_strategy": "steps", "save_steps": stop, "learning_rate": 1e-3}
@@ -151,16 +159,16 @@ def test_a_checkpoint_on_the_way_is_a_whole_encoder(bert_folder, sentences, tmp_
     assert Encoder.from_pretrained(str(tmp_path / "checkpoint-10")).encode(["a cat"]).shape == (1, 32)
 
 
-@pytest.mark.parametrize("loss", ["nt_xent", "one_way"])
-def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path, loss):
+@pytest.mark.parametrize(("loss", "extra"), [("nt_xent", {}), ("one_way", {"mini_batch_size": 4})])
+def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path, loss, extra):
     options = {"optim": "sgd", "learning_rate": 0.05, "dropout_rate": 0.0, "loss": loss, "max_steps": 6}
     one = make_trainer(bert_folder, sentences, tmp_path / "one", per_device_train_batch_size=20, **options)
     before = weights(one)
     one.train()
 
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
-    flags = [f"{key}={value}" for key, value in options.items()]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29517"]
+    flags = [f"{key}={value}" for key, value in (options | extra).items()]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
     command += ["-m", "tests.two_processes", bert_folder, str(tmp_path), *flags]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from datasets import Dataset
 
 from mirror.arguments import MirrorArguments, MirrorTrainingArguments
-from mirror.collator import TwoViewCollator
+from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.encoder import load_backbone
 from mirror.features import TwoViewDataset, ViewSettings
-from mirror.noise import set_dropout
+from mirror.packing import prepare_model
 from mirror.trainer import MirrorTrainer
 
 
@@ -27,15 +27,19 @@ def make_trainer(model_folder: str, texts: list[str], output_dir, score=None, **
     mirror_args = MirrorArguments(**{"span_mask_min_chars": 10} | method)
     args = MirrorTrainingArguments(output_dir=str(output_dir), **flags)
     model, tokenizer = load_backbone(model_folder, pooling)
-    set_dropout(model, mirror_args.dropout_rate)
+    noise = (mirror_args.dropout_rate, mirror_args.drophead_rate, mirror_args.controlled_dropout)
+    packed = prepare_model(model, pooling, mirror_args.packing, *noise)
     views = ViewSettings.of(mirror_args, tokenizer, 24, args.seed)
     dataset = TwoViewDataset(Dataset.from_dict({"text": texts}), tokenizer, views)
+    collator = PackedCollator(model, tokenizer) if packed else TwoViewCollator(tokenizer)
+    if mirror_args.mini_batch_size:
+        collator = MiniBatchCollator(collator, mirror_args.mini_batch_size)
     return MirrorTrainer(
         model=model,
         args=args,
         train_dataset=dataset,
         eval_dataset=dataset if score else None,
-        data_collator=TwoViewCollator(tokenizer),
+        data_collator=collator,
         processing_class=tokenizer,
         pooling=pooling,
         max_seq_length=24,

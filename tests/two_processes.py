@@ -24,6 +24,7 @@ def main(model_folder: str, folder: str, *flags: str) -> None:
     )
     trainer.train()
     trainer.save_model()
+    trainer.accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -91,7 +91,7 @@ def score(source: Source, encode: Encode, data_dir: Path) -> dict:
         "num_examples": len(queries),
         "accuracy@1": float((ranks <= 1).mean()),
         f"accuracy@{DEPTH}": float((ranks <= DEPTH).mean()),
-        "dictionary_rows": len(dictionary),
+        "dictionary_size": len(dictionary),
         "dictionary_names": len({name for name, _ in dictionary}),
         "dictionary_sha256": hashlib.sha256(listing.encode()).hexdigest(),
     }
@@ -101,10 +101,10 @@ def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) 
     """(Q,) rank, from 1, of the first dictionary row that is a hit; `depth` + 1 if none of the first `depth` is.
 
     A name is encoded and searched once, however many concepts share it; its rows are then ranked in the dictionary's
-    order. A composite mention ("breast cancer|ovarian cancer") is as good as the worst of its parts.
+    order, a repeated row once. A composite mention ("breast cancer|ovarian cancer") is as good as the worst of its parts.
     """
     rows: dict[str, list[str]] = {}  # the ids of each row, by name
-    for name, ids in dictionary:
+    for name, ids in dict.fromkeys(dictionary):
         rows.setdefault(name, []).append(ids)
     names = list(rows)
     parts = [(number, part) for number, (mention, _) in enumerate(queries) for part in mention.split("|")]
@@ -211,11 +211,11 @@ def _cometa_source(data_dir: Path, root: Path) -> Source:
 
 
 def _read_tables(test: DataFile, names: DataFile, others: list[DataFile], data_dir: Path) -> tuple[Pairs, Pairs]:
-    """Queries and dictionary, to which the mentions of `others` are added; each (name, ids) row once."""
+    """Queries and dictionary, to which the mentions of `others` are added."""
     dictionary = read_table(names, data_dir, "name")
     for file in others:
         dictionary += read_table(file, data_dir, "mention")
-    return read_table(test, data_dir, "mention"), list(dict.fromkeys(dictionary))
+    return read_table(test, data_dir, "mention"), dictionary
 
 
 def _with_ids(texts: list[str], ids: list[str]) -> Pairs:

@@ -99,10 +99,14 @@ def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row |
 
     A guess from names alone, so it is printed with the system it is from; None if no name comes near.
     """
-    rows = {row.system.lower(): row for row in ROWS if tasks & row.scores.keys()}
-    name = f"{PurePath(model_name_or_path).name} {pooling}".lower()
-    close = difflib.get_close_matches(name, rows, n=1, cutoff=0.6)
-    return rows[close[0]] if close else None
+    name = PurePath(model_name_or_path).name.lower()
+
+    def likeness(row: Row) -> tuple[float, bool, float]:
+        checkpoint, *qualifiers = row.system.split()
+        return _ratio(name, checkpoint), qualifiers == [pooling], _ratio(name, row.system)
+
+    rows = [row for row in ROWS if tasks & row.scores.keys() and likeness(row)[0] >= 0.6]
+    return max(rows, key=likeness, default=None)
 
 
 def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | None]:
@@ -119,3 +123,7 @@ def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | 
     if system not in rows:
         raise InputError(f"--published: no row of '{system}'{nearest(system, rows)}; there are {', '.join(rows)}")
     return [rows[system]] * len(records)
+
+
+def _ratio(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other.lower()).ratio()

@@ -39,7 +39,9 @@ def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tupl
         records: contents of results.json, one a model, all with the same tasks.
         published: the row to set beneath each model, if any.
     """
-    columns = [*records[0]["tasks"], *(f"mean {group}" for group in records[0]["groups"])]
+    lacking = {group: f" ({len(names)} missing)" for group, names in records[0]["group_members_missing"].items()}
+    means = [f"mean {group}{lacking.get(group, '')}" for group in records[0]["groups"]]
+    columns = [*records[0]["tasks"], *means]
     table: Table = []
     for name, record, row in zip(
         short_names([r["model_name_or_path"] for r in records]), records, published, strict=True

@@ -58,6 +58,7 @@ class Plan:
     tasks: list[PreparedTask]
     missing: list[str]  # passed over for want of data
     groups: dict[str, list[str]]  # the members, scored here, of each group to report
+    incomplete: dict[str, list[str]]  # the members that such a group lacks
 
     def run(self, encode: Encode) -> dict:
         """The part of results.json that is about scores."""
@@ -66,7 +67,13 @@ class Plan:
             group: sum(scored[name]["main_score"] for name in members) / len(members)
             for group, members in self.groups.items()
         }
-        return {"tasks": scored, "groups": means, "group_members": self.groups, "missing": self.missing}
+        return {
+            "tasks": scored,
+            "groups": means,
+            "group_members": self.groups,
+            "group_members_missing": self.incomplete,
+            "missing": self.missing,
+        }
 
 
 def make_plan(
@@ -98,7 +105,11 @@ def make_plan(
             raise InputError(_how_to_get(task, absent[0], data_dir))
     if missing:
         logger.warning("no data in %s for %s", data_dir, " ".join(missing))
-    return Plan(prepared, missing, groups_to_report(names, [task.name for task in prepared], all_groups(known)))
+    there = [task.name for task in prepared]
+    groups = all_groups(known)
+    reported = groups_to_report(names, there, groups)
+    lacking = {group: [name for name in groups[group] if name not in there] for group in reported}
+    return Plan(prepared, missing, reported, {group: members for group, members in lacking.items() if members})
 
 
 def prepare_tasks(names: Sequence[str], data_dir: str | Path | None = None) -> list[PreparedTask]:

@@ -6,6 +6,7 @@ never held: a block of queries meets a block of entries, and only the best are k
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 
 import numpy as np
@@ -34,7 +35,7 @@ def top_k(
     """The `k` entries with the highest inner product for each query, best first, equal ones by lowest index.
 
     Candidates come from float32 products, by faiss or torch; their order and their scores from float64 products of the
-    candidates alone. So the two give the same answer, and equal entries tie wherever they stand.
+    candidates alone, so that the two give the same answer.
 
     Args:
         queries: (Q, D) float32.
@@ -46,18 +47,19 @@ def top_k(
         scores (Q, k) float32 and indices (Q, k) int64.
     """
     k = min(k, len(entries))
+    distinct, groups = distinct_rows(entries)
+    if len(distinct) < len(entries):
+        entries = entries[distinct]
     wanted = min(k + MARGIN, len(entries))
-    queries, entries = torch.from_numpy(queries), torch.from_numpy(entries)
     rows = max(1, min(1024, block_bytes // (24 * entries.shape[1] * wanted)))  # three copies of the candidates
     candidates = _faiss_candidates if use_faiss else _torch_candidates
+    queries, entries = torch.from_numpy(queries), torch.from_numpy(entries)
     scores, indices = zip(
-        *(
-            _rescore(block, entries, candidates(block, entries, wanted, block_bytes), k)
-            for block in queries.split(rows)
-        ),
+        *(_rescore(block, entries, candidates(block, entries, wanted, block_bytes)) for block in queries.split(rows)),
         strict=True,
     )
-    return torch.cat(scores).numpy(), torch.cat(indices).numpy()
+    scores, indices = torch.cat(scores).numpy(), torch.cat(indices).numpy()  # (Q, wanted), best first
+    return _repeat_equals(scores, indices, distinct, groups, k)
 
 
 def mean_top_k(queries: np.ndarray, entries: np.ndarray, k: int, block_bytes: int = DEFAULT_BLOCK_BYTES) -> np.ndarray:
@@ -75,10 +77,11 @@ def gold_ranks(
         entries: (N, D) float32.
         gold: (Q,) indices into `entries`.
     """
-    rows = max(1, block_bytes // (8 * len(entries)))
-    blocks = range(0, len(queries), rows)
-    ranks = [ranks_in_scores(queries[at : at + rows] @ entries.T, gold[at : at + rows]) for at in blocks]
-    return np.concatenate(ranks)
+    distinct, groups = distinct_rows(entries)
+    columns = entries[distinct].T  # (D, U)
+    rows = max(1, block_bytes // (16 * len(entries)))
+    blocks = [slice(start, start + rows) for start in range(0, len(queries), rows)]
+    return np.concatenate([ranks_in_scores((queries[block] @ columns)[:, groups], gold[block]) for block in blocks])
 
 
 def ranks_in_scores(scores: np.ndarray, gold: np.ndarray) -> np.ndarray:
@@ -86,6 +89,17 @@ def ranks_in_scores(scores: np.ndarray, gold: np.ndarray) -> np.ndarray:
     of_gold = scores[np.arange(len(gold)), gold][:, None]
     earlier = np.arange(scores.shape[1]) < gold[:, None]
     return 1 + ((scores > of_gold) | ((scores == of_gold) & earlier)).sum(axis=1)
+
+
+def distinct_rows(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """First index of each distinct row of (N, D), as (U,) ascending, and which of these each row equals, as (N,).
+
+    A matrix product rounds a column by where it stands in a block, so equal entries would get unequal scores; searched
+    once, they get one.
+    """
+    seen: dict[bytes, int] = {}
+    groups = [seen.setdefault(hashlib.blake2b(row, digest_size=16).digest(), len(seen)) for row in vectors]
+    return np.unique(groups, return_index=True)[1], np.array(groups)
 
 
 def _torch_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes: int) -> Tensor:
@@ -134,9 +148,27 @@ def _lowest_index_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return best.gather(1, by_score), indices.gather(1, by_score)
 
 
-def _rescore(queries: Tensor, entries: Tensor, candidates: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The best `k` of (q, c) candidates by float64 products, equal ones by lowest index."""
+def _rescore(queries: Tensor, entries: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
+    """(q, c) candidates and their scores in the order of float64 products, equal ones by lowest index."""
     candidates = candidates.sort(dim=1).values
     exact = (entries[candidates].double() * queries[:, None].double()).sum(dim=2)  # (q, c)
-    order = exact.argsort(dim=1, descending=True, stable=True)[:, :k]
+    order = exact.argsort(dim=1, descending=True, stable=True)
     return exact.gather(1, order).float(), candidates.gather(1, order)
+
+
+def _repeat_equals(
+    scores: np.ndarray, indices: np.ndarray, distinct: np.ndarray, groups: np.ndarray, k: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The best `k` of (Q, c) distinct entries once each stands for all the entries that are equal to it."""
+    if len(distinct) == len(groups):
+        return scores[:, :k], indices[:, :k]
+    members = np.split(
+        np.argsort(groups, kind="stable"), np.bincount(groups).cumsum()[:-1]
+    )  # of each group, ascending
+    all_scores, all_indices = np.empty((len(scores), k), scores.dtype), np.empty((len(scores), k), indices.dtype)
+    for query, found in enumerate(indices):
+        equals = [members[group][:k] for group in found]
+        repeated = np.repeat(scores[query], [len(group) for group in equals])
+        order = np.lexsort((np.concatenate(equals), -repeated))[:k]
+        all_scores[query], all_indices[query] = repeated[order], np.concatenate(equals)[order]
+    return all_scores, all_indices

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import pytest
+
+from mirror.errors import InputError
+from mirror.evaluation.catalogue import all_groups, all_tasks, listing, resolve
+from mirror.evaluation.sts import WORDS
+from tests.evaluation.folder import pairs, write_tsv
+
+
+CONTRACT_TASKS = """
+    sts12 sts13 sts14 sts15 sts16 stsb stsb_dev sickr sickr_full sts17_es sts17_ar sts_ru
+    simlex999 simverb3500 men ws353 rw rg65 mturk287 mturk771 multisimlex_eng multisimlex_eng_fra bli_en_fr qnli
+    bel_ncbi bel_bc5cdr_disease bel_bc5cdr_chemical bel_askapatient bel_cometa xlbel_de
+    transfer_mr transfer_cr transfer_subj transfer_mpqa transfer_sst2 transfer_trec transfer_mrpc transfer_sicke
+    transfer_sickr tatoeba_fra amazon_zero_shot language_bias qqp_cosine isotropy docs_search
+""".split()
+CONTRACT_GROUPS = "sts multilingual_sts word multisimlex multisimlex_cross bli bel xlbel transfer tatoeba".split()
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    return all_tasks(tmp_path_factory.mktemp("empty"))
+
+
+def test_every_name_of_the_contract_is_known_without_data(tasks):
+    assert set(CONTRACT_TASKS) <= tasks.keys()
+    assert set(CONTRACT_GROUPS) <= all_groups(tasks).keys()
+    assert all(name == task.name and task.metric and task.protocol for name, task in tasks.items())
+
+
+def test_the_papers_averages_are_over_their_own_members(tasks):
+    groups = all_groups(tasks)
+    assert groups["sts"] == ["sts12", "sts13", "sts14", "sts15", "sts16", "stsb", "sickr"]
+    assert groups["multilingual_sts"] == ["sts17_es", "sts17_ar", "sts_ru"]
+    assert groups["word"] == ["simlex999", "simverb3500", "men", "ws353", "rw", "rg65", "mturk287", "mturk771"]
+    assert len(groups["transfer"]) == 9
+
+
+def test_groups_and_tasks_resolve_in_order_each_once(tasks):
+    names = [task.name for task in resolve(["stsb", "multilingual_sts", "sts17_es", "stsb"], tasks)]
+    assert names == ["stsb", "sts17_es", "sts17_ar", "sts_ru"]
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("simlex99", "simlex999"), ("multilingual-sts", "multilingual_sts")])
+def test_an_unknown_name_gets_the_nearest(tasks, wrong, right):
+    with pytest.raises(InputError, match=f"unknown task '{wrong}'; did you mean '{right}'"):
+        resolve([wrong], tasks)
+
+
+def test_the_listing_says_what_is_there(tmp_path):
+    write_tsv(tmp_path / "wordsim/rg65.tsv", (*WORDS, "score"), pairs(65, top=4))
+    lines = {line[4:].split(" ")[0]: line for line in listing(all_tasks(tmp_path), tmp_path).splitlines()}
+    assert lines["rg65"].startswith("  x")
+    assert lines["docs_search"].startswith("  x")
+    assert lines["men"].startswith("    men")
+    assert "sts16 stsb sickr" in lines["sts"]

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+
+from mirror.docstrings import Docstring
+from mirror.errors import InputError
+from mirror.evaluation import docs_search
+
+
+def made_up_pairs(count: int) -> tuple[tuple[str, str], ...]:
+    return tuple((f"name {n}", f"Summary of number {n}.") for n in range(count))
+
+
+DIRECTIONS = np.random.default_rng(0).standard_normal((3000, 64)).astype(np.float32)
+
+
+def almost_right(texts) -> np.ndarray:
+    """(N, 64): a name and its summary share a direction, but names 0 and 1 are nearer to each other's."""
+    numbers = np.array([int(text.strip(".").split()[-1]) for text in texts])
+    vectors = DIRECTIONS[numbers].copy()
+    for row, text in enumerate(texts):
+        if text.startswith("name") and numbers[row] < 2:
+            vectors[row] = 0.9 * DIRECTIONS[numbers[row]] + DIRECTIONS[1 - numbers[row]]
+    return vectors
+
+
+def test_ranks_become_accuracy_and_mrr():
+    pairs = made_up_pairs(3000)
+    fields = docs_search.score_search(almost_right, pairs)
+    assert fields["num_examples"] == 3000
+    # All but the two swapped names find their own summary; those two find it in second place.
+    assert fields["main_score"] == fields["accuracy@1"] == pytest.approx(2998 / 3000)
+    assert fields["accuracy@5"] == 1
+    assert fields["mrr"] == pytest.approx((2998 + 2 * 0.5) / 3000)
+    assert fields["data_sha256"] != docs_search.score_search(almost_right, pairs[::-1])["data_sha256"]
+    assert len(fields["data_sha256"]) == len(hashlib.sha256().hexdigest())
+
+
+def test_the_lexical_baseline_is_reported_and_works():
+    fields = docs_search.score_search(almost_right, made_up_pairs(3000))
+    assert set(fields["tfidf"]) == {"accuracy@1", "accuracy@5", "mrr"}
+    # Numbers of two digits or more are words of their own to TF-IDF; only the ten single digits are lost on it.
+    assert fields["tfidf"]["accuracy@1"] == pytest.approx(2991 / 3000)
+
+
+def test_lexical_ranks_by_hand():
+    candidates = ["Read a file.", "Write a file.", "Close the door."]
+    np.testing.assert_array_equal(
+        docs_search.lexical_ranks(["read file", "close door", "unknown"], candidates, np.array([0, 2, 1])), [1, 1, 2]
+    )
+
+
+def test_too_few_pairs_are_refused():
+    with pytest.raises(InputError, match=r"found 2,999 documented names on this machine and needs 3,000"):
+        docs_search.score_search(almost_right, made_up_pairs(2999))
+
+
+def test_only_the_held_out_side_is_searched(monkeypatch):
+    entries = [Docstring(f"name {n}", f"Summary {n}.", ()) for n in range(100)]
+    monkeypatch.setattr(docs_search.docstrings, "collect", lambda: entries)
+    docs_search.held_out_pairs.cache_clear()
+    pairs = docs_search.held_out_pairs()
+    docs_search.held_out_pairs.cache_clear()
+    assert [name for name, _ in pairs] == [entry.name for entry in entries if entry.held_out]
+    assert 0 < len(pairs) < 100

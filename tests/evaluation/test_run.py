@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import pytest
+
+from mirror.errors import InputError
+from mirror.evaluation.run import default_data_dir, groups_to_report, make_plan, prepare_tasks, run_tasks
+from mirror.evaluation.sts import WORDS
+from tests.evaluation.folder import on_a_circle, pairs, write_tsv
+
+
+@pytest.fixture
+def data_dir(tmp_path):
+    write_tsv(tmp_path / "wordsim/rg65.tsv", (*WORDS, "score"), pairs(65, top=4))
+    write_tsv(tmp_path / "wordsim/mturk287.tsv", (*WORDS, "score"), pairs(287)[::-1])
+    for language in ("es", "ar"):
+        write_tsv(tmp_path / f"sts/sts17_{language}.tsv", ("sentence1", "sentence2", "score"), pairs(250))
+    write_tsv(tmp_path / "sts/sts_ru.tsv", ("sentence1", "sentence2", "score"), pairs(20))
+    return tmp_path
+
+
+def test_one_entry_has_every_field_of_the_contract(data_dir):
+    result = run_tasks(on_a_circle, ["rg65"], data_dir)
+    entry = result["tasks"]["rg65"]
+    assert {"main_score", "metric", "protocol", "num_examples", "seconds", "data_sha256"} <= entry.keys()
+    assert entry["main_score"] == pytest.approx(1)
+    assert entry["metric"] == "spearman_cosine"
+    assert len(entry["data_sha256"]) == 64
+    assert result["groups"] == {}
+    assert result["missing"] == []
+
+
+def test_a_whole_group_is_averaged_also_when_its_members_were_named(data_dir):
+    for names in (["multilingual_sts"], ["sts_ru", "sts17_ar", "sts17_es"]):
+        result = run_tasks(on_a_circle, names, data_dir)
+        assert result["groups"] == {"multilingual_sts": pytest.approx(1)}
+        assert result["group_members_missing"] == {}
+
+
+def test_part_of_a_group_is_averaged_only_if_asked_for_and_says_what_it_lacks(data_dir):
+    result = run_tasks(on_a_circle, ["word"], data_dir, skip_missing=True)
+    assert result["group_members"]["word"] == ["rg65", "mturk287"]
+    assert result["groups"]["word"] == pytest.approx(
+        (result["tasks"]["rg65"]["main_score"] + result["tasks"]["mturk287"]["main_score"]) / 2
+    )
+    assert result["missing"] == ["simlex999", "simverb3500", "men", "ws353", "rw", "mturk771"]
+    assert result["group_members_missing"]["word"] == result["missing"]
+    assert run_tasks(on_a_circle, ["rg65", "mturk287"], data_dir)["groups"] == {}
+
+
+def test_missing_data_stops_before_anything_is_encoded(data_dir):
+    def encode(texts):
+        raise AssertionError("encoded before the data was checked")
+
+    with pytest.raises(InputError, match=r"task men needs .*men3000\.tsv, which is missing.*--skip_missing"):
+        run_tasks(encode, ["rg65", "men"], data_dir)
+    with pytest.raises(InputError, match=r"--data_dir nowhere: no such folder, and task rg65 needs"):
+        run_tasks(encode, ["rg65"], "nowhere", skip_missing=True)
+
+
+def test_a_damaged_file_stops_even_where_missing_ones_do_not(data_dir):
+    write_tsv(data_dir / "wordsim/rg65.tsv", (*WORDS, "score"), pairs(64, top=4))
+    with pytest.raises(InputError, match=r"rg65\.tsv has 64 rows, expected 65"):
+        make_plan(["sts17_es", "word"], data_dir, skip_missing=True)
+
+
+def test_prepared_tasks_score_an_encoder_during_training(data_dir, monkeypatch):
+    monkeypatch.setenv("MIRROR_DATA_DIR", str(data_dir))
+    assert default_data_dir() == data_dir
+    (task,) = prepare_tasks(["rg65"])
+    assert task.name == "rg65"
+    assert task.score(on_a_circle)["main_score"] == pytest.approx(1)
+
+
+def test_groups_to_report():
+    groups = {"g": ["a", "b"], "h": ["c"], "i": ["d"]}
+    assert groups_to_report(["g", "c"], ["a", "c"], groups) == {"g": ["a"], "h": ["c"]}
+    assert groups_to_report(["i"], ["a"], groups) == {}

@@ -1,0 +1,30 @@
+"""What each of two processes runs in the test that they share the encoding and both get all the vectors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from accelerate import PartialState
+
+from mirror.encoder import Encoder
+from mirror.evaluation.encoding import EncodeSettings, make_encode
+
+
+def main(model_folder: str, folder: str) -> None:
+    state = PartialState(cpu=True)
+    encoder = Encoder.from_pretrained(model_folder, "mean")
+    encoded: list[str] = []
+    original = encoder.encode
+    encoder.encode = lambda texts, **options: encoded.extend(texts) or original(texts, **options)
+    encode = make_encode(encoder, EncodeSettings())
+    texts = (Path(folder) / "texts.txt").read_text().splitlines()
+    vectors, single = encode(texts), encode(texts[:1])
+    np.savez(Path(folder) / f"rank{state.process_index}.npz", vectors=vectors, single=single, encoded=len(encoded))
+    state.wait_for_everyone()
+    state.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,170 @@
+"""run_eval.py as a user meets it: flags in, exit status, files and one line of error out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import run_eval
+from mirror.errors import InputError, run_main
+from tests.evaluation.folder import write_tsv
+
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def data_dir(sentences, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    words = sorted({word for sentence in sentences for word in sentence.split()})
+    rows = [(words[n % 90], words[(n * 7 + 3) % 90], round(4 * ((n * 13) % 65) / 64, 3)) for n in range(65)]
+    write_tsv(folder / "wordsim/rg65.tsv", ("word1", "word2", "score"), rows)
+    for number, language in enumerate(("es", "ar")):
+        rows = [
+            ("track", sentences[n % 240], sentences[(n * 11 + number) % 240], (n * 29) % 251 / 50) for n in range(250)
+        ]
+        rows = [(*row[:3], min(row[3], 5)) for row in rows]
+        write_tsv(folder / f"sts/sts17_{language}.tsv", ("subset", "sentence1", "sentence2", "score"), rows)
+    return folder
+
+
+def evaluate(monkeypatch, *flags) -> None:
+    monkeypatch.setattr(sys, "argv", ["run_eval.py", *map(str, flags)])
+    run_eval.main()
+
+
+def without_seconds(path: Path) -> dict:
+    record = json.loads(path.read_text(encoding="utf-8"))
+    for task in record["tasks"].values():
+        assert task.pop("seconds") >= 0
+    return record
+
+
+def test_results_json_is_the_contract_and_two_runs_agree(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
+    flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--tasks", "rg65", "multilingual_sts"]
+    flags += ["--skip_missing", "--data_dir", data_dir, "--max_seq_length", 32]
+    evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")
+    table = capsys.readouterr().out
+    record = without_seconds(tmp_path / "one" / "results.json")
+    evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "two")
+    assert record == without_seconds(tmp_path / "two" / "results.json")
+    evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")  # again, now from the embeddings kept there
+    assert record == without_seconds(tmp_path / "one" / "results.json")
+
+    assert record["model_name_or_path"] == bert_folder
+    assert (record["pooling"], record["max_seq_length"], record["dtype"]) == ("mean", 32, "float32")
+    assert list(record["tasks"]) == ["rg65", "sts17_es", "sts17_ar"]
+    assert record["missing"] == ["sts_ru"]
+    assert record["group_members_missing"] == {"multilingual_sts": ["sts_ru"]}
+    scores = [record["tasks"][name]["main_score"] for name in ("sts17_es", "sts17_ar")]
+    assert record["groups"]["multilingual_sts"] == pytest.approx(sum(scores) / 2)
+    for task in record["tasks"].values():
+        assert -1 <= task["main_score"] <= 1
+        assert task["main_score"] != 0
+        assert task["num_examples"] in (65, 250)
+        assert {"metric", "protocol", "data_sha256"} <= task.keys()
+    assert f"{record['tasks']['rg65']['main_score']:.4f}" in table
+    for name in ("results.md", "results.csv", "run.json", "scores.png", "embeddings"):
+        assert (tmp_path / "one" / name).exists()
+
+
+def test_several_models_stand_side_by_side(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    other = tmp_path / "bert-base-uncased"  # named like a published system, so that its row is found
+    model = AutoModelForMaskedLM.from_pretrained(bert_folder)
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight += torch.randn_like(model.bert.embeddings.word_embeddings.weight)
+    model.save_pretrained(other)
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(other)
+    flags = ["--models", bert_folder, other, "--pooling", "cls", "--tasks", "rg65", "sts17_es"]
+    evaluate(monkeypatch, *flags, "--data_dir", data_dir, "--output_dir", tmp_path / "out")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["rg65", "sts17_es"]
+    assert [line.split("  ")[0] or line.strip().split("  ")[0] for line in lines[1:]] == [
+        *(Path(bert_folder).name, "bert-base-uncased", "published: bert-base-uncased cls", "difference")
+    ]
+    assert lines[3].split()[-1] == "0.5260"
+    one, two = (
+        json.loads((tmp_path / "out" / name / "results.json").read_text())["tasks"]["rg65"]["main_score"]
+        for name in (Path(bert_folder).name, "bert-base-uncased")
+    )
+    assert one != two
+
+
+def test_the_cache_of_a_first_run_serves_a_second(bert_folder, data_dir, tmp_path, monkeypatch):
+    from mirror.encoder import Encoder
+
+    flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--data_dir", data_dir]
+    evaluate(monkeypatch, *flags, "--tasks", "sts17_es", "--output_dir", tmp_path / "one", "--no_cache")
+    assert not (tmp_path / "one" / "embeddings").exists()
+    flags += ["--cache_dir", tmp_path / "cache"]
+    evaluate(monkeypatch, *flags, "--tasks", "sts17_es", "--output_dir", tmp_path / "one")
+    monkeypatch.setattr(Encoder, "_forward", None)
+    evaluate(monkeypatch, *flags, "--tasks", "sts17_es", "--output_dir", tmp_path / "two", "--truncate_dim", 8)
+    assert json.loads((tmp_path / "two" / "results.json").read_text())["truncate_dim"] == 8
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--tasks", "rg56"], "unknown task 'rg56'; did you mean 'rg65'"),
+        (["--tasks", "men"], r"task men needs .*men3000\.tsv, which is missing"),
+        (["--tasks", "rg65", "--data_dir", "nowhere"], "--data_dir nowhere: no such folder"),
+        (["--tasks", "rg65", "--pooling", "median"], "unknown pooling 'median'"),
+        (["--tasks", "rg65", "--truncate_dim", "1000"], "--truncate_dim 1000: the vectors have 32"),
+        (["--tasks", "rg65", "--truncate_dim", "none"], "--truncate_dim: 'none' is not a positive number"),
+        (["--tasks", "rg65", "--dtype", "int8"], "--dtype: invalid choice"),
+        (["--tasks", "rg65", "--models", "a"], "give either --model_name_or_path or --models"),
+        (["--task", "rg65"], "unrecognized arguments: --task"),
+        ([], "--tasks is missing"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(bert_folder, data_dir, tmp_path, monkeypatch, flags, message):
+    common = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--data_dir", data_dir]
+    with pytest.raises(InputError, match=message) as error:
+        evaluate(monkeypatch, *common, "--output_dir", tmp_path / "out", *flags)
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out" / "results.json").exists()
+
+
+def test_a_plain_masked_lm_must_be_told_how_to_pool(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
+    flags = ["--model_name_or_path", bert_folder, "--tasks", "rg65", "--data_dir", data_dir, "--output_dir", tmp_path]
+    monkeypatch.setattr(sys, "argv", ["run_eval.py", *map(str, flags)])
+    with pytest.raises(SystemExit, match="2"):
+        run_main(run_eval.main)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error:"))
+    assert "plain masked LM" in line
+    assert "--pooling" in line
+
+
+def test_a_folder_without_weights_is_refused(bert_folder, data_dir, tmp_path, monkeypatch):
+    (tmp_path / "model").mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / "model" / name).write_bytes((Path(bert_folder) / name).read_bytes())
+    flags = ["--model_name_or_path", tmp_path / "model", "--pooling", "cls", "--tasks", "rg65"]
+    with pytest.raises(InputError, match="cannot load model"):
+        evaluate(monkeypatch, *flags, "--data_dir", data_dir, "--output_dir", tmp_path / "out")
+
+
+def test_the_list_of_tasks_needs_no_model(data_dir, monkeypatch, capsys):
+    evaluate(monkeypatch, "--list_tasks", "--data_dir", data_dir)
+    out = capsys.readouterr().out
+    assert "  x rg65 " in out
+    assert "    men " in out
+    assert "multilingual_sts" in out
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys, run_eval; sys.argv = ['run_eval.py', '--help']\ntry: run_eval.main()\nexcept SystemExit: pass\n"
+    )
+    code += "assert not {'torch', 'numpy', 'datasets'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "--skip_missing" in done.stdout
