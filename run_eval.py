@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import sys
 from pathlib import Path
 
 from mirror.errors import InputError, run_main
@@ -30,29 +32,34 @@ class Parser(argparse.ArgumentParser):
 def main() -> None:
     # ---- Arguments -------------------------------------------------------------------------------------------------
     args = parse_arguments()
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
+    first = os.environ.get("LOCAL_RANK", "0") == "0"
+    logging.basicConfig(format="%(message)s", level=logging.INFO if first else logging.WARNING)
+    for chatty in ("httpx", "sentence_transformers"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
 
     # Imported here so that --help and a mistyped flag answer at once.
+    import torch
     from accelerate import PartialState
 
     from mirror.encoder import Encoder
     from mirror.evaluation.catalogue import Options, all_tasks, listing
     from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
-    from mirror.evaluation.pictures import draw_all
+    from mirror.evaluation.pictures import draw_all, draw_translations
     from mirror.evaluation.published import find_rows
-    from mirror.evaluation.results import comparison, format_text, write_results
+    from mirror.evaluation.results import comparison, format_text, make_folder, short_names, write_results
     from mirror.evaluation.run import default_data_dir, make_plan
 
     # ---- Tasks -----------------------------------------------------------------------------------------------------
     data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()
     options = Options(**{name: getattr(args, name) for name in Options.__dataclass_fields__})
     if args.list_tasks:
-        print(listing(all_tasks(data_dir, options), data_dir))
+        sys.stdout.write(listing(all_tasks(data_dir, options), data_dir) + "\n")
         return
     plan = make_plan(args.tasks, data_dir, args.skip_missing, options)
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
-    output_dir = Path(args.output_dir)
+    output_dir = make_folder(args.output_dir)
+    state = PartialState(cpu=not torch.accelerator.is_available())  # the processes of accelerate launch or torchrun
     settings = EncodeSettings(
         batch_size=args.batch_size,
         cache_dir=None if args.no_cache else args.cache_dir or str(output_dir / "embeddings"),
@@ -60,22 +67,21 @@ def main() -> None:
         remove_components=args.remove_components,
         fit_on=args.fit_on,
     )
+    models = args.models or [args.model_name_or_path]
     records = []
-    for name in args.models or [args.model_name_or_path]:
-        encoder = Encoder.from_pretrained(
-            name, args.pooling, args.max_seq_length, args.dtype, device=PartialState().device
-        )
+    for name, label in zip(models, short_names(models), strict=True):
+        encoder = Encoder.from_pretrained(name, args.pooling, args.max_seq_length, args.dtype, state.device)
         logger.info("%s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
-        scores = plan.run(make_encode(encoder, settings))
-        records.append(describe(name, encoder, args.dtype, settings) | scores)
+        encode = make_encode(encoder, settings)
+        records.append(describe(name, encoder, args.dtype, settings) | plan.run(encode))
+        draw_translations(encode, plan.tasks, label, output_dir)
 
     # ---- Results ---------------------------------------------------------------------------------------------------
-    state = PartialState()
     if state.is_main_process:
         columns, table = comparison(records, find_rows(records, args.published))
         write_results(records, columns, table, output_dir)
         pictures = draw_all(records, columns, table, output_dir)
-        print(format_text(columns, table))
+        sys.stdout.write(format_text(columns, table) + "\n")
         logger.info("results.json, results.md, results.csv and %d plots are in %s", len(pictures), output_dir)
     state.wait_for_everyone()
     state.destroy_process_group()

@@ -28,16 +28,13 @@ def set_dropout(model: PreTrainedModel, rate: float) -> None:
     check_rate("--dropout_rate", rate)
     places = 0
     for module in model.modules():
-        if isinstance(module, ModernBertAttention):
-            module.out_drop = nn.Dropout(rate)  # an nn.Identity where the checkpoint was configured without dropout
-        if isinstance(module, nn.Dropout):
-            module.p = rate
-            places += 1
-        for name in [
-            name for name, value in vars(module).items() if "dropout" in name and type(value) in (int, float)
-        ]:
+        if isinstance(module, ModernBertAttention) and isinstance(module.out_drop, nn.Identity):
+            module.out_drop = nn.Dropout().train(module.training)  # left out where the checkpoint's own rate is 0
+        numbers = [name for name, value in vars(module).items() if "dropout" in name and type(value) in (int, float)]
+        rates = ["p"] if isinstance(module, nn.Dropout) else numbers
+        for name in rates:
             setattr(module, name, rate)
-            places += 1
+        places += len(rates)
     if rate and not places:
         raise InputError(f"--dropout_rate {rate}: {type(model).__name__} has no dropout; use --drophead_rate")
 

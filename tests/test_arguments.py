@@ -14,6 +14,7 @@ from mirror.arguments import (
     default_pooling,
     parse_arguments,
 )
+from mirror.encoder import EMBEDDED_MODEL
 from mirror.errors import InputError
 
 
@@ -39,9 +40,14 @@ def recipe(tmp_path):
 
 
 def test_the_released_code_s_optimiser_is_the_default(parse):
-    training = parse()[3]
+    training = parse("--model_name_or_path", "bert-base-uncased")[3]
     assert (training.learning_rate, training.lr_scheduler_type, training.weight_decay) == (2e-5, "constant", 0.01)
     assert (training.max_grad_norm, training.dataloader_drop_last, training.train_batch_size) == (0, True, 200)
+
+
+def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse):
+    assert parse()[3].learning_rate == parse("--model_name_or_path", str(EMBEDDED_MODEL))[3].learning_rate == 1e-4
+    assert parse("--learning_rate", "2e-5")[3].learning_rate == 2e-5
 
 
 @pytest.mark.parametrize("level", LEVELS)

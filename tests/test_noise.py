@@ -213,6 +213,27 @@ def test_swap_keeps_rates_and_weights():
     torch.testing.assert_close(model.state_dict(), before)
 
 
+@pytest.mark.parametrize("sliding_window", [None, 2])
+def test_attention_with_dropout_never_looks_at_padding(sliding_window):
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 5, 8)  # (B, H, T, d) each
+    value[:, :, 3:] = 1e6  # two tokens of padding
+    mask = (torch.arange(5) < 3).expand(2, 1, 5, 5)
+    output, _ = mirror_attention(
+        *(nn.Module(), query, key, value, mask, 0.2, None, sliding_window), drophead_rate=0.0, paired=False
+    )
+    assert 0.1 < output[:, :3].abs().max() < 100
+
+
+def test_the_rate_can_be_set_again_after_the_swap():
+    model = tiny("modernbert")
+    prepare_model(model, "cls", dropout_rate=0.1)
+    set_dropout(model, 0.3)
+    drops = [module for module in model.modules() if isinstance(module, nn.Dropout)]
+    assert {(type(module), module.p) for module in drops} == {(FastDropout, 0.3)}
+    assert len(drops) == 1 + 2 * LAYERS  # the embedding's and, in each layer, attention's output and the MLP's
+
+
 # Controlled dropout
 
 
@@ -374,10 +395,6 @@ def test_gradient_checkpointing_replays_the_noise(paired):
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     assert max(float(gradient.abs().max()) for gradient in gradients[0]) > 0
     torch.testing.assert_close(gradients[0], gradients[1])
-
-
-def test_heads_of_the_tiny_models():
-    assert all(config().num_attention_heads == HEADS for config in CONFIGS.values())
 
 
 def test_paired_modules_are_paired():

@@ -121,6 +121,7 @@ def test_the_cache_of_a_first_run_serves_a_second(bert_folder, data_dir, tmp_pat
         (["--tasks", "rg65", "--truncate_dim", "none"], "--truncate_dim: 'none' is not a positive number"),
         (["--tasks", "rg65", "--dtype", "int8"], "--dtype: invalid choice"),
         (["--tasks", "rg65", "--models", "a"], "give either --model_name_or_path or --models"),
+        (["--tasks", "rg65", "--output_dir", __file__], "--output_dir .* cannot be a folder: File exists"),
         (["--task", "rg65"], "unrecognized arguments: --task"),
         ([], "--tasks is missing"),
     ],

@@ -1,4 +1,4 @@
-"""`amazon_zero_shot`: a sentiment probe trained on English reviews, tested on German, French and Japanese ones (CMLM §4.3).
+"""`amazon_zero_shot`: a sentiment probe of English reviews, tested on German, French and Japanese ones (CMLM Table 4).
 
 Frozen half of CMLM Table 4: the encoder is not trained, so `encode` is all it takes. The other half fine-tunes the
 encoder together with the classifier; that needs the model and belongs on the training side.
@@ -37,8 +37,8 @@ def tasks(data_dir: Path) -> list[Task]:
         Task(
             name="amazon_zero_shot",
             metric="accuracy",
-            protocol="frozen vectors, [u, v, |u-v|, u*v] of summary and text; one logistic regression a domain on 2,000 "
-            "English reviews, C by 5-fold cross-validation on them; mean of books, dvd, music, then of de, fr, jp",
+            protocol="frozen vectors, [u, v, |u-v|, u*v] of summary and text; one logistic regression a domain on "
+            "2,000 English reviews, C by 5-fold cross-validation on them; mean of books, dvd, music, then of de, fr, jp",
             files=(*TRAIN.values(), *TEST.values()),
             score=score,
             published="CMLM Table 4, frozen",

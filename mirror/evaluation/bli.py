@@ -1,7 +1,7 @@
 """Bilingual lexicon induction: translate a word by the nearest word of the other language (Glavaš et al. 2019).
 
-Each language's words are encoded by themselves, made unit length, mean centred and unit length again; an orthogonal map
-is fitted to a training dictionary (Procrustes) and, if asked for, refined by self-learning (Artetxe et al. 2018). Test
+Each language's words are encoded by themselves, made unit length, mean centred and unit length again; an orthogonal
+map is fitted to a training dictionary (Procrustes) and, if asked for, refined by self-learning (Artetxe et al. 2018). Test
 words are then looked up by CSLS (Conneau et al. 2018) and by cosine among the whole target vocabulary. Knows the
 dictionaries of the folder `bli/`; knows nothing of where the vectors come from.
 """
@@ -107,7 +107,7 @@ def csls_queries(queries: np.ndarray) -> np.ndarray:
 def refine(source: np.ndarray, target: np.ndarray, mapping: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
     """Self-learning: induce a dictionary by CSLS in both directions, fit the map to it, and again until it settles.
 
-    Artetxe et al. (2018), §3.3, from a given map and without their random dropout of pairs, whitening and re-weighting:
+    Artetxe et al. (2018), §3.3, from a given map and without their random dropout of pairs, whitening, re-weighting:
     the map stays orthogonal and two runs give the same. It settles when the mean cosine of the induced pairs grows by
     less than `tolerance`, and in any case after 50 rounds.
 
@@ -144,7 +144,7 @@ def induced_dictionary(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarr
 
 
 def vocabulary(data_dir: Path, language: str, word_list: DataFile | None = None) -> list[str]:
-    """The distinct words of a language in every dictionary of the folder, on either side, then those of a word list."""
+    """The distinct words of a language in every dictionary of the folder, on either side, then a word list's."""
     words: dict[str, None] = {}
     for file in _dictionaries(data_dir, {language}):
         columns = file.read(data_dir)

@@ -1,7 +1,7 @@
 """Principal component removal: take out of the vectors the directions that say which language a text is in.
 
-Arrays in, arrays out; `removing_components` wraps an `encode` function. Follows CMLM §5.2 and Yang et al. (2021): the
-components are those of the vectors as they are, not centred, so that the first is close to the mean vector.
+Arrays in, arrays out; `removing_components` wraps an `encode` function. Follows CMLM (Table 6) and Yang et al. (2021):
+the components are those of the vectors as they are, not centred, so that the first is close to the mean vector.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ def fit_components(vectors: np.ndarray, num_components: int) -> np.ndarray:
     """
     if not 1 <= num_components <= min(vectors.shape):
         raise InputError(
-            f"cannot fit {num_components} principal components to {len(vectors)} vectors of {vectors.shape[1]} dimensions"
+            f"cannot fit {num_components} principal components to {len(vectors)} vectors of "
+            f"{vectors.shape[1]} dimensions"
         )
     vectors = vectors.astype(np.float64)
     _, columns = np.linalg.eigh(vectors.T @ vectors)  # ascending; cheaper than an SVD when N is large

@@ -1,7 +1,7 @@
 """The shape of a cloud of vectors: isotropy, mean-vector norm, alignment, uniformity, effective rank.
 
-Knows arrays and, for the task `isotropy`, which texts to encode. Vectors are used at their own length: BERT's are 13 to
-15 long, so everything that exponentiates them stays in log space.
+Knows arrays and, for the task `isotropy`, which texts to encode. Vectors are used at their own length: BERT's are
+13 to 15 long, so everything that exponentiates them stays in log space.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from mirror.evaluation.task import DataFile, Encode, Task
 
 
 STSB_TEST = DataFile("sts/stsb_test.tsv", ("sentence1", "sentence2", "score"), (1379,), (0, 5))
-PARAPHRASE_SCORE = 4  # STS-B pairs above it count as positives for alignment, as in SimCSE §5
+PARAPHRASE_SCORE = 4  # STS-B pairs above it count as positives for alignment, as in SimCSE
 
 
 def tasks(data_dir: Path, texts_file: str | Path | None = None) -> list[Task]:
@@ -92,10 +92,10 @@ def eigenvectors(vectors: np.ndarray) -> np.ndarray:
 
 
 def isotropy_score(vectors: np.ndarray, directions: np.ndarray) -> float:
-    """IS = min Z(c) / max Z(c) over directions c, with Z(c) = sum over v of exp(cᵀv): 1 is isotropic (Mirror-BERT Eq. 2).
+    """IS = min Z(c) / max Z(c) over directions c, Z(c) = sum over v of exp(cᵀv): 1 is isotropic (Mirror-BERT Eq. 2).
 
-    The paper takes the eigenvectors of VᵀV as C. Its printed values, though, are those of the *rows* of the matrix that
-    holds the eigenvectors as columns: with the eigenvectors themselves no set of mean-vector norm 13.8 can score above
+    The paper takes the eigenvectors of VᵀV as C. Its printed values, though, fit the *rows* of the matrix that holds
+    the eigenvectors as columns: with the eigenvectors themselves no set of mean-vector norm 13.8 can score above
     e^-13.8, and Table 14 prints .043. Pass `eigenvectors(vectors)` for the equation, its transpose for the table.
 
     Args:

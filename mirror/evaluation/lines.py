@@ -1,4 +1,4 @@
-"""Text files without a header, as data files of a task: word lists, sentences, and other people's `a||b||c` formats."""
+"""Text files without a header, as data files of a task: word lists, sentences, other people's `a||b||c` formats."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Biomedical entity linking: find the concept of a mention by the nearest name of a dictionary (SapBERT's protocol).
 
 A dictionary is rows of (name, ids), a query is (mention, ids); ids of one concept or one mention are joined by "|". A
-row is a hit if it shares an id with the query. Knows the data folder's own files and the two layouts that people with a
+row is a hit if it shares an id with the query. Knows the data folder's own files and two layouts that people with a
 licence have: BioSyn's, and COMETA's as SapBERT packs it. A folder in either may stand as `biomed/<set>/`.
 """
 
@@ -101,7 +101,7 @@ def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) 
     """(Q,) rank, from 1, of the first dictionary row that is a hit; `depth` + 1 if none of the first `depth` is.
 
     A name is encoded and searched once, however many concepts share it; its rows are then ranked in the dictionary's
-    order, a repeated row once. A composite mention ("breast cancer|ovarian cancer") is as good as the worst of its parts.
+    order, a repeated row once. A composite mention ("breast cancer|ovarian cancer") is as good as its worst part.
     """
     rows: dict[str, list[str]] = {}  # the ids of each row, by name
     for name, ids in dict.fromkeys(dictionary):
@@ -121,7 +121,7 @@ def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) 
 
 
 def first_hit(candidates: list[str], gold: str, depth: int = DEPTH) -> int:
-    """Rank, from 1, of the first candidate that shares an id with `gold`, both joined by "|"; `depth` + 1 if none does."""
+    """Rank, from 1, of the first candidate that shares an id with `gold`, both "|"-joined; `depth` + 1 if none does."""
     wanted = set(gold.split("|"))
     return next((rank for rank, ids in enumerate(candidates, 1) if wanted.intersection(ids.split("|"))), depth + 1)
 
@@ -164,7 +164,7 @@ def _task(name: str, source: Source, group: str, published: str) -> Task:
 
 
 def _source(data_dir: Path, folder: str, dictionary: str, rows: tuple[int, ...], add_mentions: bool) -> Source:
-    """The layout that `biomed/<folder>/` has: BioSyn's or COMETA's if their files are there, else the data folder's."""
+    """The layout that `biomed/<folder>/` has: BioSyn's or COMETA's if their files are there, else our own."""
     root = data_dir / "biomed" / folder
     if any(root.glob("processed_test/*.concept")):
         return _biosyn_source(data_dir, root)

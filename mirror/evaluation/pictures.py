@@ -1,4 +1,4 @@
-"""Which pictures a set of results calls for, and where they go. Knows results; `plots.py` draws."""
+"""Which pictures a set of results calls for, and where they go. Knows results and `encode`; `plots.py` draws."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from accelerate import PartialState
 from matplotlib.figure import Figure
 
 from mirror.evaluation import plots
 from mirror.evaluation.results import Table, file_name, short_names
+from mirror.evaluation.run import PreparedTask
+from mirror.evaluation.task import Encode
 
 
 def draw_all(records: Sequence[dict], columns: Sequence[str], table: Table, folder: Path) -> list[Path]:
@@ -36,6 +39,23 @@ def draw_all(records: Sequence[dict], columns: Sequence[str], table: Table, fold
                 paths[-1], tasks["language_bias"]["matrix"], tasks["language_bias"]["languages"], name
             )
     return paths
+
+
+def draw_translations(
+    encode: Encode, tasks: Sequence[PreparedTask], model: str, folder: Path, pairs: int = 50
+) -> None:
+    """For each Tatoeba language, its first `pairs` sentences and their translations on two principal components.
+
+    Every process has to call it, as each has a share of the encoding; only the first one draws.
+    """
+    for task in tasks:
+        if task.name.startswith("tatoeba_"):
+            columns = task.task.files[0].read(task.data_dir)
+            source, english = (encode(columns[side][:pairs]) for side in ("source", "english"))
+            language = task.name.removeprefix("tatoeba_")
+            path = folder / "tatoeba" / f"{language}_{file_name(model)}.png"
+            if PartialState().is_main_process:
+                plots.translation_scatter(path, source, english, (language, "eng"), model)
 
 
 def score_bars(path: Path, columns: Sequence[str], table: Table) -> None:

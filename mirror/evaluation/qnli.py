@@ -1,4 +1,4 @@
-"""`qnli`: does the cosine of a question and a sentence say whether the sentence answers it? No training (Mirror-BERT §3).
+"""`qnli`: does the cosine of a question and a sentence say whether it answers? No training (Mirror-BERT Figure 4).
 
 Knows the GLUE dev file and one number, the area under the ROC curve; the curve goes into the result for `plots.py`.
 """

@@ -1,7 +1,7 @@
 """`qqp_cosine`: how far apart are the cosines of paraphrases and of other pairs? (Mirror-BERT Figure 7.)
 
-Any file of question pairs with a 0/1 label will do; a fixed sample of 1,000 pairs is scored. The histograms go into the
-result, so that a picture before and after training needs only the two results.
+Any file of question pairs with a 0/1 label will do; a fixed sample of 1,000 pairs is scored. The histograms go into
+the result, so that a picture before and after training needs only the two results.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 import evaluate
 import numpy as np
 
+from mirror.errors import InputError
 from mirror.evaluation.published import Row
 
 
@@ -24,6 +25,19 @@ CSV_COLUMNS = ("task", "metric", "main_score", "num_examples", "protocol", "seco
 COLUMNS_A_BLOCK = 8  # of a printed table
 
 Table = list[tuple[str, list[float | None]]]  # label of a line and its scores
+
+
+def make_folder(path: str) -> Path:
+    """The folder at `path`, made if it is not there, before hours of work that would end in it.
+
+    Raises:
+        InputError: it cannot be one.
+    """
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output_dir {path} cannot be a folder: {error.strerror}") from error
+    return Path(path)
 
 
 def short_names(models: Sequence[str]) -> list[str]:

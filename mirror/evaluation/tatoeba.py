@@ -17,8 +17,8 @@ from mirror.evaluation.task import DataFile, Encode, Task
 
 # The 36 languages of XTREME, over which the papers average.
 XTREME = (
-    "afr ara ben bul cmn deu ell est eus fin fra heb hin hun ind ita jav jpn kat kaz kor mal mar nld pes por rus spa swh "
-    "tam tel tgl tha tur urd vie"
+    "afr ara ben bul cmn deu ell est eus fin fra heb hin hun ind ita jav jpn kat kaz kor mal mar nld pes por rus spa "
+    "swh tam tel tgl tha tur urd vie"
 ).split()
 XTREME_ROWS = {"jav": 205, "kat": 746, "kaz": 575, "mal": 687, "swh": 390, "tam": 307, "tel": 234, "tha": 548}
 FULL_ROWS = 1000

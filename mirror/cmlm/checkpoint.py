@@ -1,0 +1,127 @@
+"""What a CMLM run leaves: an encoder that every reader loads, and beside it, in `cmlm/`, the parts that only training needs.
+
+A later stage, or a resumed run, puts both together again to the last bit.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from mirror.checkpoint import save_encoder
+from mirror.cmlm.layers import append_layers, mean_projection
+from mirror.cmlm.model import CMLMConfig, CMLMModel
+from mirror.encoder import quiet
+from mirror.errors import InputError
+
+
+logger = logging.getLogger(__name__)
+
+PARTS_FOLDER = "cmlm"
+PARTS_FILE = "model.safetensors"
+
+
+def save_cmlm(
+    folder: str | Path,
+    model: CMLMModel,
+    tokenizer: PreTrainedTokenizerBase,
+    max_seq_length: int,
+    sentence_vector: str,
+    settings: dict | None = None,
+) -> None:
+    """The encoder with its pooling in `folder`, as run_mirror.py saves it; MLM head, projection and classifier in `cmlm/`."""
+    folder = Path(folder)
+    save_encoder(folder, model.encoder, tokenizer, model.config.pooling, max_seq_length, settings)
+    if sentence_vector == "proj":
+        append_layers(folder, mean_projection(model.projection))
+    parts = folder / PARTS_FOLDER
+    parts.mkdir(exist_ok=True)
+    model.config.save_pretrained(parts)
+    save_file({name: value.detach().cpu().contiguous() for name, value in parts_of(model).items()}, parts / PARTS_FILE)
+
+
+def parts_of(model: CMLMModel) -> dict[str, Tensor]:
+    """The parameters outside the encoder, by name; those that the head shares with it are not among them."""
+    inside = {id(parameter) for parameter in model.encoder.parameters()}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in inside}
+
+
+def load_cmlm(
+    name_or_path: str,
+    num_projections: int = 15,
+    skip_connection: bool = False,
+    pooling: str = "mean",
+    from_scratch: bool = False,
+) -> tuple[CMLMModel, PreTrainedTokenizerBase]:
+    """A model to train: from any masked LM, or from what an earlier stage left.
+
+    Raises:
+        InputError: not a masked LM, or an earlier stage of another shape.
+    """
+    mlm, tokenizer = load_mlm(name_or_path, from_scratch)
+    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    config = CMLMConfig(mlm.config.to_dict(), num_projections, skip_connection, pooling, **special)
+    model = CMLMModel(config, mlm)
+    if not from_scratch and (Path(name_or_path) / PARTS_FOLDER / PARTS_FILE).exists():
+        load_parts(model, name_or_path)
+    return model, tokenizer
+
+
+def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Masked LM and tokenizer; where a checkpoint has no MLM head, as an encoder has none, a new one is made.
+
+    Raises:
+        InputError: not found, or not a masked LM.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        if from_scratch:
+            return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(name_or_path)), tokenizer
+        with quiet():
+            model, report = AutoModelForMaskedLM.from_pretrained(
+                name_or_path, dtype=torch.float32, output_loading_info=True
+            )
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot load masked LM '{name_or_path}': {' '.join(str(error).split())[:300]}") from error
+    inside = {name for name, _ in model.base_model.named_parameters(prefix=model.base_model_prefix)}
+    if lost := sorted(inside & set(report["missing_keys"])):
+        raise InputError(f"{name_or_path} lacks {len(lost)} weights of the encoder, first {lost[0]}")
+    if report["missing_keys"]:
+        logger.info("%s has no MLM head; it starts with a new one, or with that of its folder %s/",
+                    name_or_path, PARTS_FOLDER)  # fmt: skip
+    return model, tokenizer
+
+
+def load_weights(model: CMLMModel, folder: str | Path) -> None:
+    """Put the weights that `save_cmlm` left in `folder` into `model`."""
+    model.mlm.load_state_dict(load_mlm(str(folder))[0].state_dict())
+    load_parts(model, folder)
+
+
+@torch.no_grad()
+def load_parts(model: CMLMModel, folder: str | Path) -> None:
+    """Put MLM head, projection and classifier of `folder` into `model`.
+
+    Raises:
+        InputError: they were trained in another shape.
+    """
+    stored, own = load_file(Path(folder) / PARTS_FOLDER / PARTS_FILE), parts_of(model)
+    differ = sorted(name for name in stored.keys() | own.keys() if _shape(stored, name) != _shape(own, name))
+    if differ:
+        was = CMLMConfig.from_pretrained(Path(folder) / PARTS_FOLDER)
+        raise InputError(
+            f"{folder} was trained with --num_projections {was.num_projections}"
+            f"{' --skip_connection' if was.skip_connection else ''}; give the same, or remove its folder {PARTS_FOLDER} "
+            f"to start that part anew (first difference: {differ[0]})"
+        )
+    for name, value in stored.items():
+        own[name].copy_(value)
+
+
+def _shape(tensors: dict[str, Tensor], name: str) -> torch.Size | None:
+    return tensors[name].shape if name in tensors else None

@@ -1,0 +1,233 @@
+"""What a step of each stage is made of: rows in an order drawn anew each epoch, and the batch they become.
+
+Everything drawn is a function of (seed, epoch, row), where row is the place in the epoch's order; so processes, workers
+and resuming change nothing. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from datasets import Dataset, IterableDataset, concatenate_datasets
+from torch import Tensor, tensor
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset as TorchIterableDataset
+from transformers import PreTrainedTokenizerBase
+
+from mirror.cmlm.model import IGNORED
+from mirror.cmlm.segments import RowMaker, documents_to_pairs
+from mirror.errors import InputError
+from mirror.views import view_rng
+
+
+Row = dict[str, list[int] | int]
+
+
+def smoothed_counts(sizes: Sequence[int], exponent: float) -> list[int]:
+    """How many rows of each file an epoch holds: shares proportional to (share of all rows) ** exponent.
+
+    The total stays the same. Exponent 1 leaves the files as they are, 0 makes them equal; the paper's 0.3 for languages.
+    """
+    shares = (np.array(sizes) / sum(sizes)) ** exponent
+    ends = np.rint(np.cumsum(shares / shares.sum()) * sum(sizes)).astype(int)
+    return np.diff(ends, prepend=0).tolist()
+
+
+def epoch_order(sizes: Sequence[int], exponent: float, seed: int, epoch: int) -> np.ndarray:
+    """Rows of the files laid end to end, in the order of one epoch: (sum of sizes,) indices.
+
+    A file whose count is above its size is gone through again, in full before any of its rows comes a third time.
+    """
+    rng = np.random.default_rng([seed, epoch, 0, 1])  # four words: none of the rows' generators has that many
+    starts = np.cumsum([0, *sizes])
+    rows = []
+    for start, size, count in zip(starts, sizes, smoothed_counts(sizes, exponent), strict=False):
+        rounds = [rng.permutation(size) for _ in range(-(-count // size))]
+        rows.append(start + np.concatenate([*rounds, np.empty(0, int)])[:count])
+    return rng.permutation(np.concatenate(rows)).astype(int)
+
+
+class Part:
+    """Rows of one kind, from one or more files, in a fresh order each epoch."""
+
+    def __init__(self, files: Sequence[Dataset], smoothing: float, seed: int):
+        self.rows = concatenate_datasets(list(files)) if len(files) > 1 else files[0]
+        self.sizes, self.smoothing, self.seed = [len(file) for file in files], smoothing, seed
+        self._epoch, self._order = -1, np.empty(0, int)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def at(self, epoch: int, place: int) -> dict:
+        """The row at this place of this epoch's order."""
+        if epoch != self._epoch:
+            self._epoch, self._order = epoch, epoch_order(self.sizes, self.smoothing, self.seed, epoch)
+        return self.rows[int(self._order[place])]
+
+
+class PairTokenizer:
+    """Rows of `text` and `text_pair` (and `label`) to ids of both, special tokens included."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int):
+        self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
+
+    def __call__(self, row: dict[str, str | int]) -> Row:
+        encoded = self.tokenizer(
+            [row["text"], row["text_pair"]],
+            truncation=True,
+            max_length=self.max_seq_length,
+            split_special_tokens=True,
+        )["input_ids"]
+        label = {"label": row["label"]} if "label" in row else {}
+        return {"first_ids": encoded[0], "second_ids": encoded[1]} | label
+
+
+class Companion:
+    """Pairs that keep a stage company: every place of the main rows gets one, and no batch holds one twice.
+
+    Its rounds are whole numbers of batches, so that a batch never spans two of them.
+    """
+
+    def __init__(self, part: Part, to_row: PairTokenizer, batch_size: int):
+        self.part, self.to_row = part, to_row
+        self.usable = len(part) // batch_size * batch_size
+        if not self.usable:
+            raise InputError(
+                f"{len(part):,} pairs do not fill one batch of {batch_size}; lower --per_device_train_batch_size"
+            )
+
+    def at(self, place: int) -> Row:
+        return self.to_row(self.part.at(*divmod(place, self.usable)))
+
+
+class StageDataset(TorchDataset):
+    """Rows of a stage: `{"cmlm": ..., "bitext": ...}`, `{"bitext": ...}` or `{"nli": ...}`; read it in order.
+
+    Args:
+        kind: of the main rows, which decide the length of an epoch.
+        part: the main rows: `first` and `second` of segments, or `text` and `text_pair`.
+        to_row: makes a row of them; segments also take a generator.
+        batch_size: rows of all processes in one step; an epoch is a whole number of them.
+        bitext: what comes along in the stage `cmlm_bitext`.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        part: Part,
+        to_row: RowMaker | PairTokenizer,
+        batch_size: int,
+        bitext: Companion | None = None,
+    ):
+        self.kind, self.part, self.to_row, self.bitext = kind, part, to_row, bitext
+        self.length = len(part) // batch_size * batch_size
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, place: int) -> dict[str, Row]:
+        row = self.part.at(self.epoch, place)
+        if isinstance(self.to_row, RowMaker):
+            made = self.to_row(row["first"], row["second"], view_rng(self.part.seed, self.epoch, place))
+        else:
+            made = self.to_row(row)
+        return {self.kind: made} | _company(self.bitext, self.epoch * self.length + place)
+
+
+class StreamedStageDataset(TorchIterableDataset):
+    """The same over a stream of segment pairs: nothing is held, and the shuffle looks `buffer_size` pairs ahead."""
+
+    def __init__(
+        self,
+        pairs: IterableDataset,
+        to_row: RowMaker,
+        seed: int,
+        bitext: Companion | None = None,
+        buffer_size: int = 10_000,
+    ):
+        self.pairs, self.to_row, self.seed, self.bitext, self.buffer_size = pairs, to_row, seed, bitext, buffer_size
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[dict[str, Row]]:
+        shuffled = self.pairs.shuffle(seed=self.seed + self.epoch, buffer_size=self.buffer_size)
+        for place, pair in enumerate(shuffled):
+            made = self.to_row(pair["first"], pair["second"], view_rng(self.seed, self.epoch, place))
+            yield {"cmlm": made} | _company(self.bitext, place)
+
+
+def _company(bitext: Companion | None, place: int) -> dict[str, Row]:
+    return {} if bitext is None else {"bitext": bitext.at(place)}
+
+
+def segment_dataset(
+    documents: Dataset | IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    language: str,
+    room: int,
+    num_proc: int | None = None,
+) -> Dataset | IterableDataset:
+    """Pairs of neighbouring segments, columns `first` and `second`, of rows of `text`.
+
+    Args:
+        room: tokens of a segment, special ones excluded.
+    """
+    options = {} if isinstance(documents, IterableDataset) else {"num_proc": num_proc, "desc": "Pairs of segments"}
+    return documents.map(
+        documents_to_pairs,
+        batched=True,
+        remove_columns=documents.column_names or ["text"],
+        fn_kwargs={"tokenizer": tokenizer, "language": language, "room": room},
+        **options,
+    )
+
+
+@dataclass
+class StageCollator:
+    """Rows become the keyword arguments of `CMLMModel.forward`.
+
+    Two rows of the stage `cmlm`, where 0 is padding, 2 and 3 frame a text and 4 is the mask token:
+
+        {"first_ids": [2, 7, 3],  "second_ids": [2, 4, 9, 3], "labels": [-100, 8, -100, -100]}
+        {"first_ids": [2, 10, 3], "second_ids": [2, 4, 3],    "labels": [-100, 11, -100]}
+
+    give
+
+        {"cmlm": {"first":  {"input_ids": [[2, 7, 3], [2, 10, 3]],       "attention_mask": [[1, 1, 1], [1, 1, 1]]},
+                  "second": {"input_ids": [[2, 4, 9, 3], [2, 4, 3, 0]],  "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]]},
+                  "labels": [[-100, 8, -100, -100], [-100, 11, -100, -100]]}}
+
+    and B pairs of bitext or NLI give `input_ids` and `attention_mask` of 2B rows, the first texts before the second; NLI
+    also `labels` of (B,).
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+
+    def __call__(self, rows: list[dict[str, Row]]) -> dict[str, dict]:
+        batch = {}
+        for kind in rows[0]:
+            own = [row[kind] for row in rows]
+            batch[kind] = self._segments(own) if kind == "cmlm" else self._both(own)
+            if kind == "nli":
+                batch[kind]["labels"] = tensor([row["label"] for row in own])  # (B,)
+        return batch
+
+    def _segments(self, rows: list[Row]) -> dict[str, dict[str, Tensor] | Tensor]:
+        second = self._pad([row["second_ids"] for row in rows])
+        width = second["input_ids"].shape[1]
+        labels = [row["labels"] + [IGNORED] * (width - len(row["labels"])) for row in rows]
+        return {"first": self._pad([row["first_ids"] for row in rows]), "second": second, "labels": tensor(labels)}
+
+    def _both(self, rows: list[Row]) -> dict[str, Tensor]:
+        return self._pad([row["first_ids"] for row in rows] + [row["second_ids"] for row in rows])
+
+    def _pad(self, ids: list[list[int]]) -> dict[str, Tensor]:
+        return dict(self.tokenizer.pad({"input_ids": ids}, padding_side="right", return_tensors="pt"))

@@ -1,0 +1,151 @@
+"""Files, Hub datasets or streams become documents, and tables become labelled or unlabelled pairs. Knows no tokens."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from datasets import ClassLabel, Dataset, IterableDataset, Value, load_dataset
+
+from mirror.cmlm.model import NLI_LABELS
+from mirror.data import DataSettings, _open_file, check_text_file, clean, expand_paths, load_corpus
+from mirror.errors import InputError
+
+
+logger = logging.getLogger(__name__)
+
+NO_GOLD_LABEL = ("-", "-1")  # what SNLI and MultiNLI write where the annotators did not agree
+STRINGS = ("string", "large_string")
+
+
+def read_documents(settings: DataSettings, line_is_document: bool = False) -> list[Dataset | IterableDataset]:
+    """One dataset of documents, column `text`, for each file, or one for the Hub dataset.
+
+    A row of a table is a document; so are the lines of a txt file between two empty ones, or, with `line_is_document`,
+    each line.
+
+    Raises:
+        InputError: nothing to read, or nothing readable.
+    """
+    if settings.dataset_name:
+        return [load_corpus(settings).rows]
+    return [_read_file(path, settings, line_is_document) for path in expand_paths(settings.train_file)]
+
+
+def _read_file(path: Path, settings: DataSettings, line_is_document: bool) -> Dataset | IterableDataset:
+    is_text = path.name.removesuffix(".gz").endswith(".txt")
+    if not is_text or line_is_document:
+        return load_corpus(replace(settings, train_file=(str(path),))).rows
+    check_text_file(path)
+    documents = load_dataset(
+        "text", data_files=str(path), sample_by="paragraph", split="train", streaming=settings.streaming
+    )
+    if settings.max_train_samples:
+        documents = documents.take(settings.max_train_samples)
+    if not settings.streaming and len(documents) == 1:
+        logger.warning(
+            "%s has no empty line, so it is one document; if each line is one, say --line_is_document", path.name
+        )
+    return documents
+
+
+def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -> list[Dataset]:
+    """One dataset of `text` and `text_pair` for each file: blank and repeated pairs are left out.
+
+    Args:
+        flag: which flag named the files, for messages.
+        columns: the two columns; by default the first two that hold text, `label` apart.
+    """
+    parts = []
+    for path in _paths(flag, names):
+        table = _open_file(path, streaming=False)
+        first, second = columns or text_columns(path, table)
+        _check_columns(path, table, [first, second])
+        corpus = clean(zip(_strings(table[first]), _strings(table[second]), strict=True))
+        if not len(corpus.rows):
+            raise InputError(f"{path}: no pair of texts in it")
+        parts.append(corpus.rows)
+    return parts
+
+
+def read_labelled_pairs(names: Sequence[str], columns: Sequence[str] | None) -> list[Dataset]:
+    """One dataset of `text`, `text_pair` and `label` (0 entailment, 1 neutral, 2 contradiction) for each file.
+
+    Rows without a gold label, "-" or -1, are left out.
+
+    Raises:
+        InputError: no column `label`, or a label that is not one of the three; names the row.
+    """
+    parts = []
+    for path in _paths("--nli_file", names):
+        table = _open_file(path, streaming=False)
+        first, second = columns or text_columns(path, table)
+        _check_columns(path, table, [first, second, "label"])
+        labels = [_label(value, path, row) for row, value in enumerate(_label_names(table), start=1)]
+        columns_of = {"text": _strings(table[first]), "text_pair": _strings(table[second]), "label": labels}
+        rows = Dataset.from_dict(columns_of).filter(lambda row: row["label"] is not None)
+        if not len(rows):
+            raise InputError(f"{path}: no labelled pair in it")
+        logger.info(
+            "%s: %s labelled pairs, %s without a gold label left out", path.name, len(rows), len(table) - len(rows)
+        )
+        parts.append(rows)
+    return parts
+
+
+def text_columns(path: Path, table: Dataset) -> tuple[str, str]:
+    """The first two columns of strings that are not `label`.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    named = [
+        name
+        for name, feature in table.features.items()
+        if isinstance(feature, Value) and feature.dtype in STRINGS and name != "label"
+    ]
+    if len(named) < 2:
+        raise InputError(f"{path}: two columns of text expected, found {', '.join(named) or 'none'}")
+    return named[0], named[1]
+
+
+def _paths(flag: str, names: Sequence[str]) -> list[Path]:
+    try:
+        return expand_paths(names)
+    except InputError as error:
+        raise InputError(str(error).replace("--train_file", flag)) from None
+
+
+def _check_columns(path: Path, table: Dataset, columns: Sequence[str]) -> None:
+    for column in columns:
+        if column not in table.column_names:
+            raise InputError(
+                f"{path} has no column '{column}'; it has {', '.join(table.column_names)}; choose two with --pair_columns"
+            )
+
+
+def _strings(values: Sequence) -> list[str]:
+    return ["" if value is None else str(value) for value in values]
+
+
+def _label_names(table: Dataset) -> list[str]:
+    """Labels as text; numbers with names are told by their names."""
+    feature = table.features["label"]
+    if isinstance(feature, ClassLabel):
+        return [NO_GOLD_LABEL[0] if value == -1 else feature.int2str(value) for value in table["label"]]
+    return _strings(table["label"])
+
+
+def _label(value: str, path: Path, row: int) -> int | None:
+    name = value.strip().lower()
+    if name in NO_GOLD_LABEL:
+        return None
+    if name in ("0", "1", "2"):
+        return int(name)
+    if name not in NLI_LABELS:
+        raise InputError(
+            f"{path}, row {row}: label '{value}'; expected {', '.join(NLI_LABELS)}, or 0, 1, 2 in that order"
+        )
+    return NLI_LABELS.index(name)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirror.errors import InputError
+from mirror.evaluation import amazon
+from tests.evaluation.folder import write_tsv
+
+
+def test_features_are_u_v_difference_and_product():
+    features = amazon.review_features(np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]]))
+    np.testing.assert_array_equal(features, [[1, 2, 3, -1, 2, 3, 3, -2]])
+
+
+@pytest.fixture
+def reviews(tmp_path):
+    """Every file has 2,000 reviews with 1, 2, 4 and 5 stars in turn; the summary names them."""
+    for file in (*amazon.TRAIN.values(), *amazon.TEST.values()):
+        language = file.path.split("/")[1][:2]
+        stars = [(1, 2, 4, 5)[n % 4] for n in range(2000)]
+        rows = [(s > 3, s, f"{language} {s}", f"text {n}") for n, s in enumerate(stars)]
+        write_tsv(tmp_path / file.path, ("label", "rating", "summary", "text"), rows)
+    return tmp_path
+
+
+def encode(texts):
+    """A text's sentiment is along x; in French it is upside down, in Japanese it is not there."""
+    sign = {"en": 1, "de": 1, "fr": -1, "jp": 0, "text": 0}
+    words = [text.split() for text in texts]
+    along = [sign[kind] * (int(number) - 3) for kind, number in words]
+    noise = np.random.default_rng(0).normal(size=(len(texts), 3)) * 0.1
+    return np.column_stack([along, noise]).astype(np.float32)
+
+
+def test_a_probe_of_english_reads_german_right_french_wrong_and_japanese_not_at_all(reviews):
+    [task] = amazon.tasks(reviews)
+    task.check(reviews)
+    fields = task.score(encode, reviews)
+    accuracy = fields["accuracy"]
+    assert accuracy["en"] == accuracy["de"] == 1
+    assert accuracy["fr"] == 0
+    assert accuracy["jp"] == pytest.approx(0.5, abs=0.1)
+    assert fields["main_score"] == pytest.approx((1 + 0 + accuracy["jp"]) / 3)
+    assert fields["num_examples"] == 18000
+    assert set(fields["accuracy_by_domain"]["jp"]) == {"books", "dvd", "music"}
+
+
+def test_three_stars_are_not_positive(reviews):
+    file = amazon.TEST["de", "dvd"]
+    rows = [("1", "34"[n % 2], "de 4", "text 0") for n in range(2000)]
+    write_tsv(reviews / file.path, ("label", "rating", "summary", "text"), rows)
+    assert amazon._positive(file, reviews)[:4].tolist() == [False, True, False, True]
+
+
+def test_a_rating_that_is_none(reviews):
+    file = amazon.TEST["de", "dvd"]
+    rows = [("1", "4", "de 4", "text 0")] * 1999 + [("1", "six", "de 4", "text 0")]
+    write_tsv(reviews / file.path, ("label", "rating", "summary", "text"), rows)
+    with pytest.raises(InputError, match=r"de_dvd_test\.tsv, line 2001: rating 'six'"):
+        amazon._positive(file, reviews)

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import ortho_group
+
+from mirror.errors import InputError
+from mirror.evaluation import bli
+from mirror.evaluation.search import gold_ranks, mean_top_k, top_k, unit_length
+from tests.evaluation.folder import write_tsv
+
+
+PAIR = ("source", "target")
+
+
+def cloud(count: int, width: int, seed: int = 0) -> np.ndarray:
+    return unit_length(np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32))
+
+
+def test_csls_on_three_words_by_hand():
+    """Cosines of three queries (rows) to three entries; entry 0 is a hub: the nearest of all three queries.
+
+         e0   e1   e2
+    q0  .96   .8    0
+    q1  .96   .8    0     with k = 1: r of e0 is .96, of e1 .8, of e2 .28
+    q2  .28    0   .28
+    """
+    queries = np.array([[1, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=np.float32)
+    entries = np.array([[0.96, 0.28, 0], [0.8, 0, 0.6], [0, 0.28, 0.96]], dtype=np.float32)
+    augmented, r = bli.csls_entries(queries, entries, k=1), [0.96, 0.8, 0.28]
+    np.testing.assert_allclose(augmented[:, 3], r, atol=1e-6)
+    scores = bli.csls_queries(queries) @ augmented.T
+    by_hand = 2 * (queries @ entries.T) - np.array(r)  # r of the query is the same for all three entries
+    np.testing.assert_allclose(scores, by_hand, atol=1e-6)
+    np.testing.assert_allclose(scores[2], [0.56 - 0.96, -0.8, 0.56 - 0.28], atol=1e-6)
+    assert top_k(queries, entries, 1)[1][2, 0] == 0  # cosine: the hub, by lowest index
+    assert scores[2].argmax() == 2  # CSLS: the entry that is nobody else's neighbour
+
+
+def test_csls_is_conneaus_formula_up_to_a_constant_of_the_query():
+    queries, entries = cloud(20, 6), cloud(30, 6, seed=1)
+    full = 2 * queries @ entries.T - mean_top_k(queries, entries, 10)[:, None] - mean_top_k(entries, queries, 10)
+    ours = bli.csls_queries(queries) @ bli.csls_entries(queries, entries).T
+    difference = ours - full
+    np.testing.assert_allclose(difference, np.repeat(difference[:, :1], 30, axis=1), atol=1e-5)
+    assert np.ptp(difference[:, 0]) > 0.01  # the constants do differ, so the comparison is not of equal matrices
+
+
+def test_procrustes_recovers_a_rotation():
+    source, rotation = cloud(50, 8), ortho_group.rvs(8, random_state=0)
+    mapping = bli.procrustes(source, source @ rotation)
+    assert np.abs(rotation - np.eye(8)).max() > 0.5
+    np.testing.assert_allclose(mapping, rotation, atol=1e-5)
+
+
+def test_normalise_centres_and_gives_unit_length():
+    vectors = bli.normalise(cloud(100, 5) + 3)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+    assert np.linalg.norm(vectors.mean(axis=0)) < 0.2  # it was nearly 1 before
+
+
+def test_self_learning_recovers_a_rotation_from_a_poor_start():
+    source, rotation = cloud(400, 12), ortho_group.rvs(12, random_state=0).astype(np.float32)
+    target = unit_length(source @ rotation + 0.02 * cloud(400, 12, seed=1))
+    gold = np.arange(400)
+    start = bli.procrustes(source[:9], target[:9])  # fewer words than dimensions
+    before = (gold_ranks(source @ start, target, gold) == 1).mean()
+    refined = bli.refine(source, target, start)
+    after = (gold_ranks(source @ refined, target, gold) == 1).mean()
+    assert before < 0.9
+    assert after == 1
+    np.testing.assert_allclose(refined.T @ refined, np.eye(12), atol=1e-5)
+    np.testing.assert_array_equal(refined, bli.refine(source, target, start))
+
+
+def dictionaries(folder, train="train5k", rows=5000):
+    """Words n and nx translate each other; the 2,000 test words come after the training words."""
+    write_tsv(folder / f"bli/aa-bb.{train}.tsv", PAIR, [(f"w{n}", f"x{n}") for n in range(rows)])
+    write_tsv(folder / "bli/aa-bb.test2k.tsv", PAIR, [(f"w{n}", f"x{n}") for n in range(rows, rows + 2000)])
+
+
+class Rotated:
+    """Language x is language w, rotated; words with numbers from 6,000 on have no translation in common."""
+
+    def __init__(self, width: int = 16):
+        self.words, self.rotation = cloud(8000, width), ortho_group.rvs(width, random_state=1).astype(np.float32)
+
+    def __call__(self, texts):
+        vectors = np.stack([self.words[int(text[1:])] for text in texts])
+        other = np.array([text.startswith("x") for text in texts])[:, None]
+        lost = np.array([text.startswith("x") and int(text[1:]) >= 6000 for text in texts])[:, None]
+        return np.where(other, vectors @ self.rotation, vectors) * np.where(lost, -1, 1).astype(np.float32)
+
+
+def task_of(folder, name="bli_aa_bb", **options):
+    return {task.name: task for task in bli.tasks(folder, **options)}[name]
+
+
+def test_a_rotated_language_is_translated_but_for_the_words_that_are_not_in_it(tmp_path):
+    dictionaries(tmp_path)
+    task = task_of(tmp_path)
+    task.check(tmp_path)
+    fields = task.score(Rotated(), tmp_path)
+    assert fields["num_examples"] == 2000
+    assert fields["main_score"] == fields["train5k"]["csls"]["accuracy@1"] == pytest.approx(0.5, abs=0.01)
+    assert fields["train5k"]["cosine"]["accuracy@1"] == pytest.approx(0.5, abs=0.01)
+    assert 0.5 < fields["mrr"] < 0.6
+    assert fields["source_vocabulary"] == fields["target_vocabulary"] == 7000
+    assert "train5k" in task.protocol and "train1k" not in fields
+
+
+def test_the_small_dictionary_alone_will_do(tmp_path):
+    dictionaries(tmp_path, "train1k", 1000)
+    fields = task_of(tmp_path).score(Rotated(), tmp_path)
+    assert fields["main_score"] == fields["train1k"]["csls"]["accuracy@1"] > 0.95
+    assert "train1k" in task_of(tmp_path).protocol
+
+
+def test_the_vocabulary_is_every_dictionarys_words_and_a_list(tmp_path):
+    dictionaries(tmp_path)
+    write_tsv(tmp_path / "bli/bb-cc.train1k.tsv", PAIR, [(f"x{n}", f"y{n}") for n in range(6500, 7500)])
+    assert bli.vocabulary(tmp_path, "bb") == [f"x{n}" for n in [*range(5000), *range(6500, 7500), *range(5000, 6500)]]
+    assert len(bli.vocabulary(tmp_path, "aa")) == 7000
+    words = tmp_path / "words.bb.txt"
+    words.write_text("x1\nx7999\n\n", encoding="utf-8")
+    task = task_of(tmp_path, vocabulary_file=str(tmp_path / "words.{language}.txt"))
+    assert "words.bb.txt" in task.protocol
+    assert task.score(Rotated(), tmp_path)["target_vocabulary"] == 7501
+    words.unlink()
+    assert task.missing_files(tmp_path) == [str(words)]
+    with pytest.raises(InputError, match=r"cannot read .*words\.bb\.txt"):
+        task.check(tmp_path)
+
+
+def test_the_papers_pairs_are_there_without_data(tmp_path):
+    names = [task.name for task in bli.tasks(tmp_path)]
+    assert names == ["bli_en_fr", "bli_en_it", "bli_en_ru", "bli_en_tr", "bli_it_fr", "bli_ru_fr"]
+    missing = task_of(tmp_path, "bli_it_fr").missing_files(tmp_path)
+    assert [path.rsplit("/", 1)[1] for path in missing] == ["it-fr.train5k.tsv", "it-fr.test2k.tsv"]
+
+
+def test_self_learning_is_named_in_the_protocol(tmp_path):
+    assert "self-learning" in task_of(tmp_path, "bli_en_fr", self_learning=True).protocol
+    assert "self-learning" not in task_of(tmp_path, "bli_en_fr").protocol
+
+
+def test_a_short_dictionary_is_named(tmp_path):
+    dictionaries(tmp_path, rows=10)
+    with pytest.raises(InputError, match=r"aa-bb\.train5k\.tsv has 10 rows, expected 5,000"):
+        task_of(tmp_path).check(tmp_path)
