@@ -19,10 +19,9 @@ from mirror.cmlm.arguments import parse_cmlm_arguments
 from mirror.cmlm.card import card_facts, write_card
 from mirror.cmlm.checkpoint import load_cmlm
 from mirror.cmlm.data import StageCollator
-from mirror.cmlm.stages import dataset_report, sample_of, stage_dataset
+from mirror.cmlm.stages import check_positions, dataset_report, sample_of, stage_dataset
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.collator import MiniBatchCollator
-from mirror.encoder import check_length
 from mirror.errors import run_main
 from mirror.runs import check_output_dir, find_checkpoint, settings_of, setup_logging, write_train_results
 
@@ -47,8 +46,7 @@ def main() -> None:
         model_args.pooling,
         model_args.from_scratch,
     )
-    prefix = model_args.num_projections if "cmlm" in cmlm_args.stage else 0
-    check_length(model.encoder, model_args.max_seq_length + prefix)
+    check_positions(model, model_args.max_seq_length, cmlm_args.stage)
 
     # ---- Data ------------------------------------------------------------------------------------------------------
     with training_args.main_process_first(desc="pairs"):

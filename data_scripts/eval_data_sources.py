@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,9 +58,14 @@ class HubFile:
         Raises:
             InputError: it cannot be had.
         """
-        place = str(mirror / self.dataset) if mirror else self.dataset
+        if mirror is None:
+            return self._columns(self.dataset, load_kwargs={"revision": self.revision})
+        with tempfile.TemporaryDirectory() as fresh:  # the usual cache takes two folders of one name for the same
+            return self._columns(str(mirror / self.dataset), load_kwargs={"cache_dir": fresh})
+
+    def _columns(self, place: str, load_kwargs: dict) -> Table:
         try:
-            data = load_dataset(place, self.config, split=self.split, revision=None if mirror else self.revision)
+            data = load_dataset(place, self.config, split=self.split, **load_kwargs)
         except (OSError, ValueError) as error:  # datasets' own errors and those of the network are among these
             raise InputError(f"cannot load {place} ({' '.join(str(error).split())[:200]})") from error
         if missing := set(self.columns.values()) - set(data.column_names):
@@ -77,7 +83,11 @@ class LocalFile:
     """A file of the authors' own distribution."""
 
     folder: str  # a key of FOLDERS
-    read: Callable[[Path], Table]
+    reader: Callable[..., Table]
+    parts: tuple[str, ...]  # what varies in the path: a language, a split
+
+    def read(self, root: Path) -> Table:
+        return self.reader(root, *self.parts)
 
 
 def hub_source(path: str) -> HubFile | None:
@@ -103,7 +113,7 @@ def local_source(path: str) -> LocalFile | None:
     """The reader of the authors' files that `path` of the evaluation folder can be built from."""
     for pattern, folder, reader in LOCAL:
         if match := re.fullmatch(pattern, path):
-            return LocalFile(folder, lambda root, reader=reader, parts=match.groups(): reader(root, *parts))
+            return LocalFile(folder, reader, match.groups())
     return None
 
 
@@ -206,31 +216,38 @@ def _word_pairs(root: Path, name: str) -> Table:
 
 def _multisimlex(root: Path, language: str) -> Table:
     """Concept pairs in the order of their ids, scores to four decimals."""
+    return WORDS, [(first, second, f"{score:.4f}") for first, second, score in _concept_pairs(root, language)]
+
+
+def _multisimlex_pair(root: Path, left: str, right: str) -> Table:
+    return cross_multisimlex(_concept_pairs(root, left), _concept_pairs(root, right))
+
+
+def cross_multisimlex(left: list[tuple[str, str, float]], right: list[tuple[str, str, float]]) -> Table:
+    """Cross-lingual pairs out of two aligned languages, as Vulić et al. (2020) make them.
+
+    Word 1 of one language with word 2 of the other, both ways round, scored with the mean of the two scores; a concept
+    pair that the two languages score more than a fifth of the scale (1.2) apart is left out, a repeated pair too.
+    """
+    rows: dict[tuple[str, str], tuple[str, str]] = {}
+    for number, ((a1, a2, a_score), (b1, b2, b_score)) in enumerate(zip(left, right, strict=True), start=1):
+        if abs(a_score - b_score) <= 1.2:
+            mean = f"{(a_score + b_score) / 2:.4f}"
+            rows.setdefault((a1, b2), (mean, f"{number}a"))
+            rows.setdefault((a2, b1), (mean, f"{number}b"))
+    return (*WORDS, "pair"), [(*words, *rest) for words, rest in rows.items()]
+
+
+def _concept_pairs(root: Path, language: str) -> list[tuple[str, str, float]]:
     scores, words = ({row["ID"]: row for row in _csv(root / f"{name}.csv")} for name in ("scores", "translation"))
     sides = (f"{language} 1", f"{language} 2")
     for column, table, name in ((language, scores, "scores"), (sides[0], words, "translation")):
         if column not in next(iter(table.values())):
             raise InputError(f"{root / name}.csv has no column {column!r}")
-    ids = sorted(scores, key=int)
-    return WORDS, [(*(_text(words[i][side]) for side in sides), f"{float(scores[i][language]):.4f}") for i in ids]
-
-
-def cross_multisimlex(left: list[tuple[str, ...]], right: list[tuple[str, ...]]) -> Table:
-    """Cross-lingual pairs out of two aligned languages, as Vulić et al. (2020, §5) describe them.
-
-    Word 1 of one language with word 2 of the other, both ways round, scored with the mean of the two scores; a concept
-    pair that the two languages score more than a fifth of the scale (1.2) apart is left out.
-    """
-    rows = []
-    for number, ((a1, a2, a_score), (b1, b2, b_score)) in enumerate(zip(left, right, strict=True), start=1):
-        if abs(float(a_score) - float(b_score)) <= 1.2:
-            mean = f"{(float(a_score) + float(b_score)) / 2:.4f}"
-            rows += [(a1, b2, mean, f"{number}a"), (a2, b1, mean, f"{number}b")]
-    return (*WORDS, "pair"), rows
-
-
-def _multisimlex_pair(root: Path, left: str, right: str) -> Table:
-    return cross_multisimlex(_multisimlex(root, left)[1], _multisimlex(root, right)[1])
+    return [
+        (_text(words[i][sides[0]]), _text(words[i][sides[1]]), float(scores[i][language]))
+        for i in sorted(scores, key=int)
+    ]
 
 
 def _xling_eval(root: Path, pair: str, part: str) -> Table:

@@ -26,6 +26,7 @@ from data_scripts.eval_data_sources import FOLDERS, Table, hub_source, local_sou
 from mirror.errors import InputError, run_main
 from mirror.evaluation.bli import ROWS as BLI_ROWS
 from mirror.evaluation.catalogue import all_tasks, resolve
+from mirror.evaluation.sts import SICK_FULL
 from mirror.evaluation.task import DataFile, Task
 
 
@@ -50,15 +51,18 @@ def main() -> None:
     for task in resolve(args.tasks, all_tasks(output_dir)):
         if task.name in WHOLE_FOLDERS:
             copy_folder(WHOLE_FOLDERS[task.name], args.biosyn_dir, output_dir)
-        for file in files_of(task):
-            install(file, args, output_dir)
+        elif not task.files:
+            logger.info("%s needs no data", task.name)
+        else:
+            for file in files_of(task, args):
+                install(file, args, output_dir)
 
 
-def files_of(task: Task) -> Iterator[DataFile]:
-    """The files that a task can use: of BLI both training dictionaries, of all of SICK the form that the Hub has."""
-    if task.name in WHOLE_FOLDERS:
-        return
-    if task.name.startswith("bli_"):
+def files_of(task: Task, args: argparse.Namespace) -> Iterator[DataFile]:
+    """The files that a task can use: of BLI both training dictionaries, of the whole of SICK the form that there is."""
+    if task.name == "sickr_full" and not args.senteval_dir:
+        yield SICK_FULL
+    elif task.name.startswith("bli_"):
         pair = task.name.removeprefix("bli_").replace("_", "-")
         yield from (DataFile(f"bli/{pair}.{part}.tsv", ("source", "target"), rows) for part, rows in BLI_ROWS.items())
     else:

@@ -94,12 +94,18 @@ def test_labels_of_every_spelling(tmp_path):
     assert rows["label"][:] == [1, 0]  # by name, not by number
 
 
+def test_the_columns_of_sick(tmp_path):
+    (tmp_path / "s.tsv").write_text("subset\tsentence1\tsentence2\tscore\tentailment\nT\ta\tb\t4.5\tNEUTRAL\n")
+    (rows,) = read_labelled_pairs([str(tmp_path / "s.tsv")], ["sentence1", "sentence2"], "entailment")
+    assert list(rows) == [{"text": "a", "text_pair": "b", "label": 1}]
+
+
 def test_an_unknown_label_names_its_row(tmp_path):
     (tmp_path / "n.tsv").write_text("p\th\tlabel\na\tb\tneutral\nc\td\tmaybe\n")
     with pytest.raises(InputError, match=r"n.tsv, row 2: label 'maybe'; expected entailment, neutral, contradiction"):
         read_labelled_pairs([str(tmp_path / "n.tsv")], None)
     (tmp_path / "n.tsv").write_text("p\th\na\tb\n")
-    with pytest.raises(InputError, match=r"n.tsv has no column 'label'"):
+    with pytest.raises(InputError, match=r"n.tsv has no column 'label'; it has p, h; choose with --label_column"):
         read_labelled_pairs([str(tmp_path / "n.tsv")], None)
 
 

@@ -14,7 +14,7 @@ from mirror.cmlm.layers import append_layers
 from mirror.encoder import Encoder, load_backbone
 from mirror.errors import InputError
 from mirror.evaluation.components import fit_components, remove_components
-from mirror.postprocess import remove_components_in_checkpoint, removal_layer
+from mirror.postprocess import removal_layer, remove_components_in_checkpoint
 
 
 @pytest.fixture

@@ -102,7 +102,7 @@ def test_gradient_caching_and_lamb_from_the_command_line(bert_folder, corpus, tm
         (["--stage", "bitext"], "--stage bitext learns from translations; give --bitext_file"),
         (["--stage", "nli"], "--stage nli learns from labelled pairs; give --nli_file"),
         (["--stage", "cml"], "--stage 'cml' is unknown; one of .*; did you mean 'cmlm'"),
-        (["--num_projection", "3"], "unknown flag --num_projection; did you mean '--num_projections'"),
+        (["--num_projektions", "3"], "unknown flag --num_projektions; did you mean '--num_projections'"),
         (["--num_projections", "-1"], "--num_projections must be 0 or more, got -1; the paper uses 15"),
         (["--num_projections", "0", "--skip_connection"], "--num_projections 0 leaves nothing for --skip_connection"),
         (["--mlm_probability", "0"], r"--mlm_probability is a share in \(0, 1\], got 0.0; the paper uses 0.313"),
@@ -124,7 +124,7 @@ def test_wrong_data_is_refused_before_training(bert_folder, corpus, tmp_path, mo
         run(monkeypatch, *common, "--train_file", str(tmp_path / "short.txt"))
     with pytest.raises(InputError, match="--language: one for all files or one for each of 1, got 2: en fr"):
         run(monkeypatch, *common, "--train_file", corpus["documents.txt"], "--language", "en", "fr")
-    with pytest.raises(InputError, match="--max_seq_length 68 is more than the 64 positions of the model"):
+    with pytest.raises(InputError, match="--max_seq_length 64 and 4 projected vectors before it .* the model has 64"):
         run(monkeypatch, *common, "--train_file", corpus["documents.txt"], "--max_seq_length", "64")
     with pytest.raises(InputError, match="100 pairs do not fill one batch of 101"):
         run(

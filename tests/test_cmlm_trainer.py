@@ -1,6 +1,6 @@
 """Training in every stage: what is learnt, and that accumulation, processes, resuming and precision change nothing.
 
-    torchrun --nproc_per_node=2 -m tests.test_cmlm_trainer MODEL FOLDER STAGE MINI_BATCH
+    torchrun --nproc_per_node=2 -m tests.test_cmlm_trainer MODEL FOLDER
 
 is what each of two processes runs.
 """
@@ -20,7 +20,15 @@ from safetensors.torch import load_file
 
 from mirror.cmlm.arguments import CMLMArguments, CMLMTrainingArguments
 from mirror.cmlm.checkpoint import load_cmlm
-from mirror.cmlm.data import Companion, PairTokenizer, Part, StageCollator, StageDataset, segment_dataset
+from mirror.cmlm.data import (
+    Companion,
+    PairTokenizer,
+    Part,
+    StageCollator,
+    StageDataset,
+    StreamedStageDataset,
+    segment_dataset,
+)
 from mirror.cmlm.segments import Masking, RowMaker, special_tokens_around
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.collator import MiniBatchCollator
@@ -45,7 +53,7 @@ def rows_of(sentences: list[str]) -> dict[str, Dataset]:
     }
 
 
-def make_trainer(folder: str, rows: dict[str, Dataset], output_dir, room: int = 14, **flags) -> CMLMTrainer:
+def make_trainer(folder: str, rows: dict[str, Dataset], output_dir, streaming: bool = False, **flags) -> CMLMTrainer:
     """`flags` go to the dataclass that knows them; the defaults are float32, batch 8, no dropout, stage cmlm."""
     defaults = {
         "bf16": False,
@@ -65,7 +73,8 @@ def make_trainer(folder: str, rows: dict[str, Dataset], output_dir, room: int = 
             module.p = dropout
     batch_size, to_pair = args.train_batch_size * args.world_size, PairTokenizer(tokenizer, 16)
     if "cmlm" in method.stage:
-        segments = segment_dataset(rows["cmlm"], tokenizer, "en", room)
+        documents = rows["cmlm"].to_iterable_dataset() if streaming else rows["cmlm"]
+        segments = segment_dataset(documents, tokenizer, "en", room=14)
         masking = Masking.of(tokenizer, method.mlm_probability)
         to_row = RowMaker(masking, method.swap_probability, special_tokens_around(tokenizer))
         company = (
@@ -73,7 +82,10 @@ def make_trainer(folder: str, rows: dict[str, Dataset], output_dir, room: int = 
             if "bitext" in method.stage
             else None
         )
-        dataset = StageDataset("cmlm", Part([segments], 1.0, args.seed), to_row, batch_size, company)
+        if streaming:
+            dataset = StreamedStageDataset(segments, to_row, args.seed, company)
+        else:
+            dataset = StageDataset("cmlm", Part([segments], 1.0, args.seed), to_row, batch_size, company)
     else:
         dataset = StageDataset(method.stage, Part([rows[method.stage]], 1.0, args.seed), to_pair, batch_size)
     collator = StageCollator(tokenizer)
@@ -300,11 +312,15 @@ def test_the_first_loss_that_is_not_finite_stops_the_run(bert_folder, sentences,
 TWO = {"optim": "sgd", "learning_rate": 0.05, "max_steps": 5, "max_grad_norm": 0.0, "stage": "cmlm_bitext"}
 
 
+VARIANTS = {
+    "plain": {},
+    "cached": {"mini_batch_size": 3, "gradient_checkpointing": True},
+    "stream": {"streaming": True},
+}
+
+
 def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path):
     """The two hold different numbers of masked tokens, and their texts are each other's negatives."""
-    one = make_trainer(bert_folder, rows_of(sentences), tmp_path / "one", **TWO)
-    before = weights(one)
-    one.train()
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29533"]
     command += ["-m", "tests.test_cmlm_trainer", bert_folder, str(tmp_path)]
@@ -312,24 +328,22 @@ def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_
         command, cwd=ROOT, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    moved = max((value - before[name]).abs().max() for name, value in weights(one).items()).item()
-    assert moved > 1e-3
-    own = {f"mlm.bert.{name}": value for name, value in load_file(tmp_path / "plain" / "model.safetensors").items()}
-    own |= load_file(tmp_path / "plain" / "cmlm" / "model.safetensors")
-    cached = {
-        f"mlm.bert.{name}": value for name, value in load_file(tmp_path / "cached" / "model.safetensors").items()
-    }
-    cached |= load_file(tmp_path / "cached" / "cmlm" / "model.safetensors")
-    expected = {name: value for name, value in weights(one).items() if name in own}
-    assert len(expected) > 40
-    assert_close(expected, own, rtol=1e-4, atol=moved * 1e-3)
-    assert_close(expected, cached, rtol=1e-4, atol=moved * 1e-3)
+    for name, extra in VARIANTS.items():
+        one = make_trainer(bert_folder, rows_of(sentences), tmp_path / "one", **TWO | extra)
+        before = weights(one)
+        one.train()
+        moved = max((value - before[key]).abs().max() for key, value in weights(one).items()).item()
+        assert moved > 1e-3
+        two = {f"mlm.bert.{key}": value for key, value in load_file(tmp_path / name / "model.safetensors").items()}
+        two |= load_file(tmp_path / name / "cmlm" / "model.safetensors")
+        assert len(two) > 40
+        assert_close({key: weights(one)[key] for key in two}, two, rtol=1e-4, atol=moved * 1e-3)
 
 
 def main(model_folder: str, folder: str) -> None:
-    """One run with whole batches and one with mini-batches, on half of each batch."""
+    """The runs of `VARIANTS`, each process with half of each batch."""
     rows = rows_of((Path(folder) / "texts.txt").read_text().splitlines())
-    for name, extra in (("plain", {}), ("cached", {"mini_batch_size": 3})):
+    for name, extra in VARIANTS.items():
         trainer = make_trainer(
             model_folder, rows, Path(folder) / name, **TWO | {"per_device_train_batch_size": 4} | extra
         )

@@ -90,13 +90,14 @@ class CMLMDataArguments:
     )
     nli_file: list[str] | None = field(
         default=None,
-        metadata={
-            "help": "Premise, hypothesis and 'label' (entailment, neutral, contradiction), in the same formats."
-        },
+        metadata={"help": "Premise, hypothesis and label (entailment, neutral, contradiction), in the same formats."},
     )
     pair_columns: list[str] | None = field(
         default=None,
         metadata={"help": "The two text columns of --bitext_file or --nli_file. Default: the first two with text."},
+    )
+    label_column: str = field(
+        default="label", metadata={"help": "Column of --nli_file with the label, e.g. 'entailment' in SICK."}
     )
     language_smoothing: float = field(
         default=1.0,
@@ -200,6 +201,12 @@ class CMLMTrainingArguments(MirrorTrainingArguments):
     lr_scheduler_type: str = field(default="linear", metadata={"help": "Schedule of the rate after warm-up."})
     warmup_steps: float = field(default=0.1, metadata={"help": "Steps of warm-up, or their share if below 1."})
     max_grad_norm: float = field(default=1.0, metadata={"help": "Clip the gradient to this norm; 0: no clipping."})
+    accelerator_config: dict | str | None = field(
+        default_factory=lambda: {"dispatch_batches": False},
+        metadata={
+            "help": "As in transformers. Each process pads its own rows of a stream instead of getting padded ones."
+        },
+    )
 
 
 ARGUMENT_TYPES = (CMLMModelArguments, CMLMDataArguments, CMLMArguments, CMLMTrainingArguments)

@@ -70,20 +70,24 @@ def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -
     return parts
 
 
-def read_labelled_pairs(names: Sequence[str], columns: Sequence[str] | None) -> list[Dataset]:
+def read_labelled_pairs(names: Sequence[str], columns: Sequence[str] | None, label: str = "label") -> list[Dataset]:
     """One dataset of `text`, `text_pair` and `label` (0 entailment, 1 neutral, 2 contradiction) for each file.
 
     Rows without a gold label, "-" or -1, are left out.
 
     Raises:
-        InputError: no column `label`, or a label that is not one of the three; names the row.
+        InputError: no column with labels, or a label that is not one of the three; names the row.
     """
     parts = []
     for path in _paths("--nli_file", names):
         table = _open_file(path, streaming=False)
-        first, second = columns or text_columns(path, table)
-        _check_columns(path, table, [first, second, "label"])
-        labels = [_label(value, path, row) for row, value in enumerate(_label_names(table), start=1)]
+        first, second = columns or text_columns(path, table, label)
+        if label not in table.column_names:
+            raise InputError(
+                f"{path} has no column '{label}'; it has {', '.join(table.column_names)}; choose with --label_column"
+            )
+        _check_columns(path, table, [first, second])
+        labels = [_label(value, path, row) for row, value in enumerate(_label_names(table, label), start=1)]
         columns_of = {"text": _strings(table[first]), "text_pair": _strings(table[second]), "label": labels}
         rows = Dataset.from_dict(columns_of).filter(lambda row: row["label"] is not None)
         if not len(rows):
@@ -95,8 +99,8 @@ def read_labelled_pairs(names: Sequence[str], columns: Sequence[str] | None) -> 
     return parts
 
 
-def text_columns(path: Path, table: Dataset) -> tuple[str, str]:
-    """The first two columns of strings that are not `label`.
+def text_columns(path: Path, table: Dataset, label: str = "label") -> tuple[str, str]:
+    """The first two columns of strings that are not the label.
 
     Raises:
         InputError: there are fewer.
@@ -104,7 +108,7 @@ def text_columns(path: Path, table: Dataset) -> tuple[str, str]:
     named = [
         name
         for name, feature in table.features.items()
-        if isinstance(feature, Value) and feature.dtype in STRINGS and name != "label"
+        if isinstance(feature, Value) and feature.dtype in STRINGS and name != label
     ]
     if len(named) < 2:
         raise InputError(f"{path}: two columns of text expected, found {', '.join(named) or 'none'}")
@@ -130,12 +134,12 @@ def _strings(values: Sequence) -> list[str]:
     return ["" if value is None else str(value) for value in values]
 
 
-def _label_names(table: Dataset) -> list[str]:
+def _label_names(table: Dataset, column: str) -> list[str]:
     """Labels as text; numbers with names are told by their names."""
-    feature = table.features["label"]
+    feature = table.features[column]
     if isinstance(feature, ClassLabel):
-        return [NO_GOLD_LABEL[0] if value == -1 else feature.int2str(value) for value in table["label"]]
-    return _strings(table["label"])
+        return [NO_GOLD_LABEL[0] if value == -1 else feature.int2str(value) for value in table[column]]
+    return _strings(table[column])
 
 
 def _label(value: str, path: Path, row: int) -> int | None:

@@ -16,8 +16,10 @@ from mirror.cmlm.data import (
     StreamedStageDataset,
     segment_dataset,
 )
+from mirror.cmlm.model import CMLMModel
 from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
 from mirror.cmlm.segments import Masking, RowMaker, special_tokens_around
+from mirror.encoder import position_limit
 from mirror.errors import InputError
 from mirror.runs import check_batch_fits
 
@@ -57,6 +59,21 @@ def stage_dataset(
     return StageDataset("cmlm", part, to_row, batch_size, company)
 
 
+def check_positions(model: CMLMModel, max_seq_length: int, stage: str) -> None:
+    """Refuse segments that leave no room for the prefix among the model's positions.
+
+    Raises:
+        InputError
+    """
+    prefix = model.config.num_projections if "cmlm" in stage else 0
+    limit = position_limit(model.encoder)
+    if max_seq_length + prefix > limit:
+        raise InputError(
+            f"--max_seq_length {max_seq_length} and {prefix} projected vectors before it need "
+            f"{max_seq_length + prefix} positions; the model has {limit}"
+        )
+
+
 def dataset_report(dataset: StageDataset | StreamedStageDataset) -> dict[str, int]:
     """How many rows of each kind there are, for the log, `train_results.json` and the card; nothing for a stream."""
     report = {} if isinstance(dataset, StreamedStageDataset) else {dataset.kind: len(dataset.part)}
@@ -72,7 +89,7 @@ def sample_of(dataset: StageDataset | StreamedStageDataset, tokenizer: PreTraine
 
 def _pairs(kind: str, data_args: CMLMDataArguments) -> list[Dataset]:
     if kind == "nli":
-        return read_labelled_pairs(data_args.nli_file, data_args.pair_columns)
+        return read_labelled_pairs(data_args.nli_file, data_args.pair_columns, data_args.label_column)
     return read_pairs("--bitext_file", data_args.bitext_file, data_args.pair_columns)
 
 

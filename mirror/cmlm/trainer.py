@@ -14,7 +14,7 @@ from torch.utils.data import IterableDataset, Sampler, SequentialSampler
 from transformers import Trainer
 
 from mirror.cmlm.arguments import CMLMArguments, CMLMTrainingArguments
-from mirror.cmlm.checkpoint import load_weights, save_cmlm
+from mirror.cmlm.checkpoint import load_weights, parts_of, save_cmlm
 from mirror.cmlm.layers import mean_projection
 from mirror.cmlm.losses import additive_margin_softmax
 from mirror.cmlm.model import CMLMModel
@@ -48,9 +48,9 @@ class CMLMTrainer(Trainer):
         super().__init__(model, args, optimizer_cls_and_kwargs=_lamb(cmlm_args, args), **kwargs)
         self.cmlm_args, self.max_seq_length, self.sentence_vector = cmlm_args, max_seq_length, sentence_vector
         self.settings = settings or {}
-        self.loss_is_scaled_for_ga = (
-            False  # each loss is a mean over one micro-batch; the batch's `labels` mislead Trainer
-        )
+        # Each loss is a mean over one micro-batch; the `labels` in the batch make Trainer believe otherwise.
+        self.loss_is_scaled_for_ga = False
+        freeze_idle_parts(model, cmlm_args.stage)
         self._seen: dict[str, list[Tensor]] = {}  # each loss by itself, for the log
         self.add_callback(FreshViews())
 
@@ -164,6 +164,13 @@ class CMLMTrainer(Trainer):
 
     def create_model_card(self, *args, **kwargs) -> None:
         """The card is written by `mirror.cmlm.card`; Trainer's draft must not replace it at a push."""
+
+
+def freeze_idle_parts(model: CMLMModel, stage: str) -> None:
+    """Only what a stage uses gets a gradient: DDP waits for the gradient of every other weight."""
+    for name, parameter in parts_of(model).items():
+        of_classifier = name.startswith("nli.")
+        parameter.requires_grad_(of_classifier if stage == "nli" else "cmlm" in stage and not of_classifier)
 
 
 def count_of_all(count: Tensor) -> Tensor:

@@ -38,7 +38,7 @@ def tasks(data_dir: Path) -> list[Task]:
             name="amazon_zero_shot",
             metric="accuracy",
             protocol="frozen vectors, [u, v, |u-v|, u*v] of summary and text; one logistic regression a domain on "
-            "2,000 English reviews, C by 5-fold cross-validation on them; mean of books, dvd, music, then of de, fr, jp",
+            "2,000 English reviews, C by 5-fold cross-validation on them; mean of three domains, then of de, fr, jp",
             files=(*TRAIN.values(), *TEST.values()),
             score=score,
             published="CMLM Table 4, frozen",

@@ -1,8 +1,8 @@
 """Bilingual lexicon induction: translate a word by the nearest word of the other language (Glavaš et al. 2019).
 
 Each language's words are encoded by themselves, made unit length, mean centred and unit length again; an orthogonal
-map is fitted to a training dictionary (Procrustes) and, if asked for, refined by self-learning (Artetxe et al. 2018). Test
-words are then looked up by CSLS (Conneau et al. 2018) and by cosine among the whole target vocabulary. Knows the
+map is fitted to a training dictionary (Procrustes) and, if asked for, refined by self-learning (Artetxe et al. 2018).
+Test words are then looked up by CSLS (Conneau et al. 2018) and by cosine among the whole target vocabulary. Knows the
 dictionaries of the folder `bli/`; knows nothing of where the vectors come from.
 """
 

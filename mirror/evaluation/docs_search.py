@@ -17,6 +17,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from mirror import docstrings
 from mirror.errors import InputError
 from mirror.evaluation.metrics.retrieval.retrieval import Retrieval
+from mirror.evaluation.qqp import compare
 from mirror.evaluation.search import gold_ranks, ranks_in_scores, unit_length
 from mirror.evaluation.task import Encode, Task
 
@@ -56,8 +57,9 @@ def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...]) -> dict:
         )
     names, summaries = (list(column) for column in zip(*pairs, strict=True))
     vectors = unit_length(encode(names + summaries))  # (2N, D)
+    queries, candidates = np.split(vectors, 2)
     gold = np.arange(len(pairs))
-    ranks = gold_ranks(vectors[: len(pairs)], vectors[len(pairs) :], gold)
+    ranks = gold_ranks(queries, candidates, gold)
     metric = Retrieval(keep_in_memory=True)
     ours = metric.compute(predictions=ranks)
     lexical = metric.compute(predictions=lexical_ranks(names, summaries, gold))
@@ -66,8 +68,20 @@ def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...]) -> dict:
         "num_examples": len(pairs),
         **ours,
         "tfidf": lexical,
+        "histogram": compare(*true_and_random(queries, candidates))["histogram"],
         "data_sha256": hashlib.sha256("\n".join("\t".join(pair) for pair in pairs).encode()).hexdigest(),
     }
+
+
+def true_and_random(queries: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines of each name with its own summary and with its neighbour's, (2N,), and which are which, (2N,) bool.
+
+    Args:
+        queries, candidates: (N, D) of unit length; row n of one belongs to row n of the other.
+    """
+    true = (queries * candidates).sum(axis=1)
+    random = (queries * np.roll(candidates, 1, axis=0)).sum(axis=1)
+    return np.concatenate([true, random]), np.arange(2 * len(queries)) < len(queries)
 
 
 def lexical_ranks(queries: list[str], candidates: list[str], gold: np.ndarray) -> np.ndarray:

@@ -95,7 +95,7 @@ def isotropy_score(vectors: np.ndarray, directions: np.ndarray) -> float:
     """IS = min Z(c) / max Z(c) over directions c, Z(c) = sum over v of exp(cᵀv): 1 is isotropic (Mirror-BERT Eq. 2).
 
     The paper takes the eigenvectors of VᵀV as C. Its printed values, though, fit the *rows* of the matrix that holds
-    the eigenvectors as columns: with the eigenvectors themselves no set of mean-vector norm 13.8 can score above
+    the eigenvectors as columns: with the eigenvectors themselves a set of mean-vector norm 13.8 scores about
     e^-13.8, and Table 14 prints .043. Pass `eigenvectors(vectors)` for the equation, its transpose for the table.
 
     Args:

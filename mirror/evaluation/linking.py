@@ -121,7 +121,7 @@ def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) 
 
 
 def first_hit(candidates: list[str], gold: str, depth: int = DEPTH) -> int:
-    """Rank, from 1, of the first candidate that shares an id with `gold`, both "|"-joined; `depth` + 1 if none does."""
+    """Rank, from 1, of the first candidate that shares an id with `gold`, both "|"-joined; else `depth` + 1."""
     wanted = set(gold.split("|"))
     return next((rank for rank, ids in enumerate(candidates, 1) if wanted.intersection(ids.split("|"))), depth + 1)
 

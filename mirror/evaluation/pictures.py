@@ -16,7 +16,7 @@ from mirror.evaluation.task import Encode
 
 
 def draw_all(records: Sequence[dict], columns: Sequence[str], table: Table, folder: Path) -> list[Path]:
-    """Score bars, and the pictures of `qnli`, `qqp_cosine` and `language_bias` where these were scored.
+    """Score bars, and the pictures of `qnli`, `qqp_cosine`, `docs_search` and `language_bias` where these were scored.
 
     Returns:
         The files written.
@@ -29,9 +29,12 @@ def draw_all(records: Sequence[dict], columns: Sequence[str], table: Table, fold
     if "qnli" in first:
         paths.append(folder / "qnli_roc.png")
         plots.roc_curves(paths[-1], {name: tasks["qnli"] for name, tasks in results.items()}, "QNLI dev, unsupervised")
-    if "qqp_cosine" in first:
-        paths.append(folder / "qqp_cosines.png")
-        plots.cosine_histograms(paths[-1], {name: tasks["qqp_cosine"]["histogram"] for name, tasks in results.items()})
+    for task, picture in (("qqp_cosine", "qqp_cosines.png"), ("docs_search", "docs_search_cosines.png")):
+        if task in first:
+            paths.append(folder / picture)
+            plots.cosine_histograms(
+                paths[-1], {name: tasks[task]["histogram"] for name, tasks in results.items()}, task
+            )
     if "language_bias" in first:
         for name, tasks in results.items():
             paths.append(folder / f"language_bias_{file_name(name)}.png")

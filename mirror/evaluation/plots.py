@@ -1,4 +1,4 @@
-"""Pictures (PNG) of what the tasks put into their results. Knows numbers and file names; needs no model and no screen."""
+"""Pictures (PNG) of what tasks put into their results. Knows numbers and file names; needs no model and no screen."""
 
 from __future__ import annotations
 

@@ -48,6 +48,9 @@ WORD_SETS = (
     ("mturk771", "mturk771", 771, (0, 5), "word"),
 )
 
+# The Hub has SICK in one piece, without its split; a folder that has this file has `sickr_full` from there.
+SICK_FULL = DataFile("sts/sickr_full.tsv", (*SENTENCES, "score"), (9927,), (1, 5))
+
 # The twelve languages of Vulić et al. (2020) and Arabic, which Mirror-BERT Table 1 adds; the pairs of its Table 5.
 MULTISIMLEX = "ARA CMN CYM ENG EST FIN FRA HEB POL RUS SPA SWA YUE".split()
 MULTISIMLEX_PAIRS = ["-".join(pair) for pair in combinations(("ENG", "FRA", "CMN", "HEB"), 2)]
@@ -58,7 +61,7 @@ def tasks(data_dir: Path) -> list[Task]:
     """Every task of this family: the fixed ones, and Multi-SimLex in whatever languages the folder has."""
     fixed = [
         _task(name, [f"sts/{file}.tsv" for file in files], rows, score_range, SENTENCES, group, published)
-        for name, files, rows, score_range, group, published in SENTENCE_SETS
+        for name, files, rows, score_range, group, published in _sentence_sets(data_dir)
     ]
     fixed += [
         _task(name, [f"wordsim/{file}.tsv"], (rows,), score_range, WORDS, group)
@@ -91,6 +94,13 @@ def paired_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
     left, right = left.astype(np.float64), right.astype(np.float64)
     norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
     return ((left * right).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)).round(7)
+
+
+def _sentence_sets(data_dir: Path) -> list[tuple]:
+    if not (data_dir / SICK_FULL.path).is_file():
+        return list(SENTENCE_SETS)
+    whole = (("sickr_full",), SICK_FULL.rows)
+    return [(row[0], *whole, *row[3:]) if row[0] == "sickr_full" else row for row in SENTENCE_SETS]
 
 
 def _task(name, paths, rows, score_range, columns, group, published="") -> Task:

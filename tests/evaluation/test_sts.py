@@ -52,6 +52,12 @@ def test_both_protocols_of_sick(tmp_path):
     assert task_named("sickr", tmp_path).score(on_a_circle, tmp_path)["num_examples"] == 4927
     assert task_named("sickr_full", tmp_path).score(on_a_circle, tmp_path)["num_examples"] == 9927
 
+    whole = tmp_path / "whole"  # as the Hub has it: one file, no split
+    write_tsv(whole / "sts/sickr_full.tsv", ("sentence1", "sentence2", "score"), (rows + rows + rows)[:9927])
+    task = task_named("sickr_full", whole)
+    assert [file.path for file in task.files] == ["sts/sickr_full.tsv"]
+    task.check(whole)
+
 
 def test_null_and_nan_reach_the_encoder_as_words(tmp_path):
     seen = []

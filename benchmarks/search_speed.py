@@ -1,0 +1,106 @@
+"""Time and peak memory of exact search at the size of biomedical entity linking: 5,000 queries, 400,000 names, 768 wide.
+
+    python benchmarks/search_speed.py                       # prints a Markdown table
+    python benchmarks/search_speed.py --entries 100000 --methods torch full
+
+Each measurement is a process of its own, so that its peak memory is its own; methods take turns. Vectors are made up and
+encoding is not part of it. `linking` is the whole of the task from vectors to ranks; `full` is the matrix that the
+others avoid. Do not run it beside other work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+
+from mirror.evaluation.linking import link
+from mirror.evaluation.search import top_k
+
+
+METHODS = ("torch", "faiss", "linking", "full")
+K = 10
+
+
+def vectors(rows: int, width: int, seed: int) -> np.ndarray:
+    """(rows, width) of unit length, made block by block so that making them takes no more memory than having them."""
+    generator, made = np.random.default_rng(seed), np.empty((rows, width), dtype=np.float32)
+    for start in range(0, rows, 8192):
+        block = generator.standard_normal((min(8192, rows - start), width), dtype=np.float32)
+        made[start : start + len(block)] = block / np.sqrt((block**2).sum(axis=1, keepdims=True))
+    return made
+
+
+def measure(method: str, num_queries: int, num_entries: int, width: int) -> tuple[float, float]:
+    """Seconds of one search, and the peak resident memory of this process in GB."""
+    if method == "linking":
+        run = linking(num_queries, num_entries, width)
+    else:
+        queries, entries = vectors(num_queries, width, 0), vectors(num_entries, width, 1)
+        run = {
+            "torch": lambda: top_k(queries, entries, K, use_faiss=False),
+            "faiss": lambda: top_k(queries, entries, K, use_faiss=True),
+            "full": lambda: np.argsort(-(queries @ entries.T), axis=1)[:, :K],
+        }[method]
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+
+
+def linking(num_queries: int, num_entries: int, width: int):
+    """The linking task on made-up names and vectors."""
+    queries = [(f"mention {n}", "C0") for n in range(num_queries)]
+    dictionary = [(f"name {n}", f"C{n}") for n in range(num_entries)]
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        return vectors(len(texts), width, seed=len(texts))
+
+    return lambda: link(encode, queries, dictionary)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--queries", type=int, default=5_000)
+    parser.add_argument("--entries", type=int, default=400_000)
+    parser.add_argument("--width", type=int, default=768)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=("torch", "faiss", "linking"))
+    parser.add_argument("--one", choices=METHODS, help=argparse.SUPPRESS)  # what a measuring process is started with
+    args = parser.parse_args()
+    sizes = (args.queries, args.entries, args.width)
+    if args.one:
+        print(*measure(args.one, *sizes))
+        return
+    methods = [name for name in args.methods if name != "faiss" or importlib.util.find_spec("faiss")]
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
+    flags = ["--queries", args.queries, "--entries", args.entries, "--width", args.width]
+    for _ in range(args.repeats):
+        for name in methods:
+            command = [sys.executable, __file__, "--one", name, *map(str, flags)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            found[name].append(tuple(map(float, done.stdout.split())))
+    print(f"{args.queries:,} queries x {args.entries:,} entries x {args.width}, k = {K}, "
+          f"{torch.get_num_threads()} threads, {args.repeats} repeats, median (min-max)\n")  # fmt: skip
+    print("| method | seconds | queries/s | peak RSS, GB |\n| --- | ---: | ---: | ---: |")
+    for name, runs in found.items():
+        seconds, memory = ([run[column] for run in runs] for column in (0, 1))
+        middle = statistics.median(seconds)
+        spread = f"{middle:.1f} ({min(seconds):.1f}-{max(seconds):.1f})"
+        print(f"| {name} | {spread} | {args.queries / middle:,.0f} | {max(memory):.2f} |")
+
+
+if __name__ == "__main__":
+    main()

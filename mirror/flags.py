@@ -1,0 +1,27 @@
+"""Command lines that answer a mistake in one line. Imports nothing heavy, so that --help and a mistyped flag are instant."""
+
+from __future__ import annotations
+
+import argparse
+
+from mirror.errors import InputError
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line instead of a screen of usage."""
+
+    def __init__(self, description: str | None):
+        super().__init__(
+            description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+
+    def error(self, message: str) -> None:
+        raise InputError(f"{message}; --help lists the flags")
+
+
+def positive(text: str) -> int:
+    """A flag's whole number of 1 or more."""
+    number = int(text) if text.isdecimal() else 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return number

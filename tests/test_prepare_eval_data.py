@@ -1,0 +1,250 @@
+"""Building the evaluation folder from small copies of the Hub's datasets and of the authors' files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from data_scripts import eval_data_sources, prepare_eval_data
+from mirror.errors import InputError
+from tests.evaluation.folder import pairs
+
+
+def write(path: Path, text: str, encoding: str = "utf-8") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding=encoding)
+
+
+def write_hub(mirror: Path, dataset: str, rows: list[dict], split: str = "test", config: str | None = None) -> None:
+    """A copy of a Hub dataset: jsonl, and a README that names the configuration where there is one."""
+    folder = mirror / dataset
+    write(folder / (config or "data") / f"{split}.jsonl", "\n".join(json.dumps(row) for row in rows))
+    files = f"  data_files:\n  - split: {split}\n    path: {config or 'data'}/{split}.jsonl\n"
+    write(folder / "README.md", f"---\nconfigs:\n- config_name: {config or 'default'}\n{files}---\n")
+
+
+def prepare(monkeypatch, output_dir: Path, *flags) -> None:
+    arguments = ["prepare_eval_data.py", "--output_dir", output_dir, *flags]
+    monkeypatch.setattr(sys, "argv", [str(argument) for argument in arguments])
+    prepare_eval_data.main()
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+
+
+def similar(count: int) -> list[dict]:
+    return [{"sentence1": a, "sentence2": b, "score": score} for a, b, score in pairs(count)]
+
+
+def test_a_hub_dataset_becomes_a_file_and_is_recorded(tmp_path, monkeypatch):
+    rows = similar(1500)
+    rows[0]["sentence1"] = 'tab\there, line\nthere, "quote" and null'
+    write_hub(tmp_path / "hub", "mteb/stsbenchmark-sts", rows, "validation")
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "stsb_dev", "--hub_mirror", tmp_path / "hub")
+    built = read(tmp_path / "data/sts/stsb_dev.tsv")
+    assert len(built) == 1500
+    assert built[0] == {"sentence1": 'tab here, line there, "quote" and null', "sentence2": "b 0", "score": "5.0"}
+    (record,) = read(tmp_path / "data/MANIFEST.tsv")
+    assert record["path"] == "sts/stsb_dev.tsv"
+    assert record["rows"] == "1500"
+    assert record["source"].startswith("mteb/stsbenchmark-sts@b0fddb56")
+    assert not (tmp_path / "data/.partial").exists()
+
+
+def test_short_data_never_gets_its_name(tmp_path, monkeypatch):
+    write_hub(tmp_path / "hub", "mteb/stsbenchmark-sts", similar(1499), "validation")
+    with pytest.raises(InputError, match=r"stsb_dev\.tsv has 1,499 rows, expected 1,500"):
+        prepare(monkeypatch, tmp_path / "data", "--tasks", "stsb_dev", "--hub_mirror", tmp_path / "hub")
+    assert not (tmp_path / "data/sts/stsb_dev.tsv").exists()
+    assert not (tmp_path / "data/MANIFEST.tsv").exists()
+
+
+def test_what_is_there_is_checked_and_kept(tmp_path, monkeypatch):
+    write_hub(tmp_path / "hub", "mteb/stsbenchmark-sts", similar(1500), "validation")
+    flags = ["--tasks", "stsb_dev", "--hub_mirror"]
+    prepare(monkeypatch, tmp_path / "data", *flags, tmp_path / "hub")
+    prepare(monkeypatch, tmp_path / "data", *flags, tmp_path / "nothing")
+    path = tmp_path / "data/sts/stsb_dev.tsv"
+    path.write_text(path.read_text().replace("b 7\t", "b 8\t"))
+    with pytest.raises(InputError, match="has changed since it was built"):
+        prepare(monkeypatch, tmp_path / "data", *flags, tmp_path / "nothing")
+
+
+def test_labels_of_the_hub_become_names(tmp_path, monkeypatch):
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    names = ClassLabel(names=["entailment", "not_entailment"])
+    features = Features({"question": Value("string"), "sentence": Value("string"), "label": names})
+    data = Dataset.from_dict(
+        {"question": ["q"] * 5463, "sentence": ["s"] * 5463, "label": [n % 2 for n in range(5463)]}, features=features
+    )
+    monkeypatch.setattr(eval_data_sources, "load_dataset", lambda *args, **options: data)
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "qnli")
+    assert [row["label"] for row in read(tmp_path / "data/qnli/dev.tsv")[:2]] == ["entailment", "not_entailment"]
+
+
+def test_the_whole_of_sick_and_tatoeba_and_paws_from_the_hub(tmp_path, monkeypatch):
+    rows = [row | {"score": 1 + row["score"] * 0.8} for row in similar(9927)]
+    write_hub(tmp_path / "hub", "mteb/sickr-sts", rows)
+    rows = [{"sentence1": f"jawa {n}", "sentence2": f"java {n}"} for n in range(205)]
+    write_hub(tmp_path / "hub", "mteb/tatoeba-bitext-mining", rows, config="jav-eng")
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "sickr_full", "tatoeba_jav", "--hub_mirror", tmp_path / "hub")
+    assert len(read(tmp_path / "data/sts/sickr_full.tsv")) == 9927
+    assert read(tmp_path / "data/tatoeba/jav-eng.tsv")[3] == {"source": "jawa 3", "english": "java 3"}
+    rows = [{"id": n, "sentence1": "a", "sentence2": "b", "label": 1} for n in range(3)]
+    write_hub(tmp_path / "hub", "google-research-datasets/paws-x", rows, config="de")
+    header, table = eval_data_sources.hub_source("pawsx/test_de.tsv").read(tmp_path / "hub")
+    assert header == ("sentence1", "sentence2", "label")
+    assert table == [("a", "b", "1")] * 3
+
+
+def test_other_columns_on_the_hub_are_named(tmp_path, monkeypatch):
+    write_hub(tmp_path / "hub", "mteb/sts16-sts", [{"sentence1": "a", "sentence2": "b", "similarity": 1}])
+    with pytest.raises(InputError, match="mteb/sts16-sts has no column 'score'"):
+        prepare(monkeypatch, tmp_path / "data", "--tasks", "sts16", "--hub_mirror", tmp_path / "hub")
+
+
+def test_senteval_sts_has_subsets_and_leaves_unscored_pairs_out(tmp_path, monkeypatch):
+    folder = tmp_path / "STS/STS16-en-test"
+    for subset, count in (("headlines", 600), ("surprise.answer-answer", 586)):
+        lines = [(f"{a}\t{b}\tsource", f"{score:.1f}") for a, b, score in pairs(count)]
+        lines.insert(1, ("never\tscored", ""))
+        write(folder / f"STS.input.{subset}.txt", "\r\n".join(pair for pair, _ in lines) + "\r\n")
+        write(folder / f"STS.gs.{subset}.txt", "\n".join(score for _, score in lines) + "\n")
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "sts16", "--senteval_dir", tmp_path)
+    rows = read(tmp_path / "data/sts/sts16.tsv")
+    assert len(rows) == 1186
+    assert {row["subset"] for row in rows} == {"headlines", "answer-answer"}
+    assert rows[0] == {"subset": "headlines", "sentence1": "a 0", "sentence2": "b 0", "score": "5.0"}
+
+
+def test_senteval_classification_files(tmp_path, monkeypatch):
+    write(tmp_path / "CR/custrev.neg", "dull\n" * 1367, "latin-1")
+    write(tmp_path / "CR/custrev.pos", "a café\n" + "\n" + "great\n" * 2403, "latin-1")
+    header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+    for split, count in (("train", 4076), ("test", 1725)):
+        write(tmp_path / f"MRPC/msr_paraphrase_{split}.txt", header + '1\t2\t3\tHe said "yes" .\tYes .\n' * count)
+    for name, count in (("train_5500", 5452), ("TREC_10", 500)):
+        write(tmp_path / f"TREC/{name}.label", "DESC:manner How did it begin ?\n" * count, "latin-1")
+    for split, count in (("train", 67349), ("dev", 872), ("test", 1821)):
+        write(tmp_path / f"SST/binary/sentiment-{split}", "a fine film\t1\n" * count)
+    tasks = ["transfer_cr", "transfer_mrpc", "transfer_trec", "transfer_sst2"]
+    prepare(monkeypatch, tmp_path / "data", "--tasks", *tasks, "--senteval_dir", tmp_path)
+    reviews = read(tmp_path / "data/senteval/cr.tsv")
+    assert len(reviews) == 3771
+    assert {"split": "all", "text": "a café", "label": "1"} in reviews
+    assert read(tmp_path / "data/senteval/mrpc.tsv")[0]["sentence1"] == 'He said "yes" .'
+    assert read(tmp_path / "data/senteval/trec.tsv")[0] == {
+        **{"split": "train", "text": "How did it begin ?", "label": "DESC", "fine_label": "DESC:manner"}
+    }
+    assert read(tmp_path / "data/senteval/sst2.tsv")[-1] == {"split": "test", "text": "a fine film", "label": "1"}
+
+
+def test_sick_with_its_split(tmp_path, monkeypatch):
+    header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
+    for name, count in (("SICK_train", 4500), ("SICK_trial", 500), ("SICK_test_annotated", 4927)):
+        write(tmp_path / f"SICK/{name}.txt", header + "1\tA man .\tA cat .\t3.3\tNEUTRAL\n" * count)
+    prepare(
+        monkeypatch, tmp_path / "data", "--tasks", "sickr", "sickr_full", "transfer_sicke", "--senteval_dir", tmp_path
+    )
+    assert read(tmp_path / "data/sts/sickr_test.tsv")[0] == {
+        **{
+            "subset": "SICK-test",
+            "sentence1": "A man .",
+            "sentence2": "A cat .",
+            "score": "3.3",
+            "entailment": "NEUTRAL",
+        }
+    }
+    assert not (tmp_path / "data/sts/sickr_full.tsv").exists()
+
+
+def test_word_pairs_and_multisimlex(tmp_path, monkeypatch):
+    write(tmp_path / "EN-RG-65.txt", "".join(f"w{n}\tnull {4 * n / 64:.2f}\n" for n in range(65)))
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "rg65", "--word_similarity_dir", tmp_path)
+    assert read(tmp_path / "data/wordsim/rg65.tsv")[0] == {"word1": "w0", "word2": "null", "score": "0.00"}
+
+    ids = range(1888, 0, -1)  # ids decide the order, not the lines
+    write(
+        tmp_path / "scores.csv", "ID,ENG,FRA\n" + "".join(f"{n},{n / 1888},{n / 944 if n < 900 else 5}\n" for n in ids)
+    )
+    words = "".join(f'{n},a{n},b{n},"c, {n}",d{n}\n' for n in ids)
+    write(tmp_path / "translation.csv", "ID,ENG 1,ENG 2,FRA 1,FRA 2\n" + words)
+    tasks = ["multisimlex_fra", "multisimlex_eng_fra"]
+    prepare(monkeypatch, tmp_path / "data", "--tasks", *tasks, "--multisimlex_dir", tmp_path)
+    assert read(tmp_path / "data/multisimlex/FRA.tsv")[0] == {"word1": "c, 1", "word2": "d1", "score": "0.0011"}
+    cross = read(tmp_path / "data/multisimlex/ENG-FRA.tsv")
+    assert cross[:2] == [
+        {"word1": "a1", "word2": "d1", "score": "0.0008", "pair": "1a"},
+        {"word1": "b1", "word2": "c, 1", "score": "0.0008", "pair": "1b"},
+    ]
+    assert len(cross) == 2 * 899  # from id 900 on the two languages are more than 1.2 apart
+
+
+def test_dictionaries_reviews_and_linking(tmp_path, monkeypatch):
+    for part, count in (("train.freq.1k", 1000), ("train.freq.5k", 5000), ("test.freq.2k", 2000)):
+        write(tmp_path / f"it-fr/yacle.{part}.it-fr.tsv", "".join(f"i{n}\tf{n}\n" for n in range(count)))
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "bli_it_fr", "--xling_eval_dir", tmp_path)
+    assert len(read(tmp_path / "data/bli/it-fr.train1k.tsv")) == 1000
+    assert read(tmp_path / "data/bli/it-fr.test2k.tsv")[1] == {"source": "i1", "target": "f1"}
+
+    review = "<item><summary>A\tB\n</summary><rating>4.0</rating><text>one\n two &amp; three</text></item>"
+    for name in ("de", "en", "fr", "jp"):
+        for domain in ("books", "dvd", "music"):
+            for split in ("train", "test"):
+                write(tmp_path / name / domain / f"{split}.review", f"<items>{review * 2000}</items>")
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "amazon_zero_shot", "--cls10_dir", tmp_path)
+    row = read(tmp_path / "data/amazon_cls10/jp_music_test.tsv")[0]
+    assert row == {"label": "1", "rating": "4", "summary": "A B", "text": "one two & three"}
+
+    write(tmp_path / "askapatient/test_dictionary.txt", "D1||headache\n")
+    write(tmp_path / "askapatient/processed_test/1.concept", "1||0|8||Disease||head ache||D1\n")
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "bel_askapatient", "--biosyn_dir", tmp_path)
+    assert (tmp_path / "data/biomed/askapatient/processed_test/1.concept").is_file()
+    assert not list((tmp_path / "data/biomed").glob(".*"))
+
+
+def test_a_known_checksum_must_be_met(tmp_path, monkeypatch):
+    lines = ["\n".join(f"{side} {n}" for n in range(1000)) + "\n" for side in ("une phrase", "a sentence")]
+    for side, text in zip(("fra", "eng"), lines, strict=True):
+        write(tmp_path / f"tatoeba.fra-eng.{side}", text)
+    with pytest.raises(InputError, match=r"tatoeba/fra-eng\.tsv came out other than known \(sha256 \w{12}, expected"):
+        prepare(monkeypatch, tmp_path / "data", "--tasks", "tatoeba_fra", "--laser_dir", tmp_path)
+    assert not (tmp_path / "data/tatoeba/fra-eng.tsv").exists()
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        (["simlex999"], r"wordsim/simlex999\.tsv is not on the Hub; give --word_similarity_dir: .*eval-word-vectors"),
+        (["bel_cometa"], "biomed/cometa is not on the Hub; give --biosyn_dir"),
+        (["xlbel_de", "--xlbel_dir", "nowhere"], "nowhere/de_1k_test_query_with_context.txt is missing"),
+        (["simlex99"], "unknown task 'simlex99'; did you mean 'simlex999'"),
+    ],
+)
+def test_what_cannot_be_built_says_what_to_give(tmp_path, monkeypatch, tasks, message):
+    with pytest.raises(InputError, match=message):
+        prepare(monkeypatch, tmp_path / "data", "--tasks", *tasks)
+
+
+def test_a_task_without_data_needs_none(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    prepare(monkeypatch, tmp_path / "data", "--tasks", "docs_search")
+    assert "docs_search needs no data" in caplog.text
+
+
+def test_every_file_of_every_task_has_a_source_or_an_owner(tmp_path):
+    from mirror.evaluation.catalogue import all_tasks
+
+    by_owner = {"biomed/xlbel/dictionary.tsv"}
+    for task in all_tasks(tmp_path).values():
+        if task.name not in prepare_eval_data.WHOLE_FOLDERS:
+            for file in task.files:
+                sources = eval_data_sources.local_source(file.path), eval_data_sources.hub_source(file.path)
+                assert any(sources) or file.path in by_owner, file.path
