@@ -32,6 +32,7 @@ from mirror.features import ViewSettings, two_view_dataset
 from mirror.packing import prepare_model
 from mirror.report import corpus_report, format_report
 from mirror.runs import (
+    adapt_training_arguments,
     check_batch_fits,
     check_output_dir,
     describe_step,
@@ -54,6 +55,7 @@ def main() -> None:
     argument_types = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
     model_args, data_args, mirror_args, training_args = parse_arguments(argument_types, description=__doc__)
     setup_logging(training_args)
+    adapt_training_arguments(training_args, mirror_args.eval_tasks, data_args.streaming)
     check_output_dir(training_args.output_dir, bool(training_args.resume_from_checkpoint), mirror_args.force)
     checkpoint = find_checkpoint(training_args)
     settings = settings_of(training_args, model_args, data_args, mirror_args)

@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mirror.docstrings import DEFAULT_PACKAGES, collect, search_pairs, training_texts  # noqa: E402
-from mirror.errors import InputError, run_main  # noqa: E402
+from mirror.docstrings import DEFAULT_PACKAGES, collect, search_pairs, training_texts
+from mirror.errors import InputError, run_main
 
 
 def main() -> None:

@@ -103,7 +103,7 @@ def _open(settings: DataSettings) -> Iterable[tuple[str, Dataset | IterableDatas
         yield settings.dataset_name, _open_dataset(settings)
     else:
         for path in expand_paths(settings.train_file):
-            yield str(path), _open_file(path, settings.streaming)
+            yield str(path), open_file(path, settings.streaming)
 
 
 def _open_dataset(settings: DataSettings) -> Dataset | IterableDataset:
@@ -140,7 +140,7 @@ def _ending(path: Path) -> str:
     return path.name.removesuffix(".gz").rpartition(".")[2].lower()
 
 
-def _open_file(path: Path, streaming: bool) -> Dataset | IterableDataset:
+def open_file(path: Path, streaming: bool) -> Dataset | IterableDataset:
     ending = _ending(path)
     options = {}
     if ending != "parquet":

@@ -15,7 +15,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from datasets.utils import logging as datasets_progress
 from transformers import TrainingArguments
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
 from transformers.utils import logging as transformers_logging
 
 from mirror.data import Corpus, DataSettings, clean, load_corpus
@@ -187,6 +187,17 @@ def task_scorer(tasks: list[str] | None, data_dir: str | None) -> Callable[[Enco
 
     prepared = prepare_tasks(tasks, data_dir)
     return lambda encoder: {task.name: task.score(encoder.encode)["main_score"] for task in prepared}
+
+
+def adapt_training_arguments(args: TrainingArguments, eval_tasks: list[str] | None, streaming: bool) -> None:
+    """What follows for the Trainer from flags of ours: tasks are scored and choose the checkpoint; streams are not sent on."""
+    if eval_tasks:
+        if args.eval_strategy == IntervalStrategy.NO:
+            args.eval_strategy = IntervalStrategy.EPOCH
+        if args.metric_for_best_model in (None, "loss"):
+            args.metric_for_best_model, args.greater_is_better = eval_tasks[0], True
+    if streaming:  # otherwise accelerate cuts the first process's batches up, and a packed row cannot be cut
+        args.accelerator_config.dispatch_batches = False
 
 
 def setup_logging(args: TrainingArguments) -> None:

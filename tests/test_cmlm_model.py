@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers import (
+    BartConfig,
     BertConfig,
     BertForMaskedLM,
     DistilBertConfig,
     DistilBertForMaskedLM,
     ElectraConfig,
     ElectraForMaskedLM,
+    GPT2Config,
     ModernBertConfig,
     ModernBertForMaskedLM,
     RobertaConfig,
@@ -259,6 +261,13 @@ def test_word_embeddings_of_another_width_are_refused():
         CMLMModel(CMLMConfig(mlm.config.to_dict()), mlm)
 
 
-def test_a_model_that_is_no_masked_lm_is_refused(tmp_path):
+def test_a_model_that_is_no_masked_lm_is_refused(tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"cannot load masked LM"):
+        load_cmlm(str(tmp_path))
+    tokenizer.save_pretrained(tmp_path)
+    GPT2Config(vocab_size=60, n_embd=32, n_layer=1, n_head=2).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"cannot load masked LM .*GPT2Config"):
+        load_cmlm(str(tmp_path))
+    BartConfig(vocab_size=60, d_model=32, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"bart has a decoder; give an encoder such as bert-base-uncased"):
         load_cmlm(str(tmp_path))

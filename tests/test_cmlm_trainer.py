@@ -246,11 +246,11 @@ def test_mini_batches_give_the_gradient_of_the_whole(bert_folder, sentences, tmp
     assert pieces.state.log_history[0]["loss"] == pytest.approx(whole.state.log_history[0]["loss"], rel=1e-3)
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_low_precision_trains_close_to_float32(bert_folder, sentences, tmp_path, precision):
+@pytest.mark.parametrize("flag", [{"bf16": True}, {"fp16": True}, {"fp16": True, "mini_batch_size": 3}], ids=str)
+def test_low_precision_trains_close_to_float32(bert_folder, sentences, tmp_path, flag):
     flags = {"stage": "cmlm_bitext", "max_steps": 5, "logging_steps": 5, "learning_rate": 1e-4}
     exact = train_losses(make_trainer(bert_folder, rows_of(sentences), tmp_path / "a", **flags))
-    rough = train_losses(make_trainer(bert_folder, rows_of(sentences), tmp_path / "b", **flags, **{precision: True}))
+    rough = train_losses(make_trainer(bert_folder, rows_of(sentences), tmp_path / "b", **flags | flag))
     assert rough[0] == pytest.approx(exact[0], rel=0.03)
 
 

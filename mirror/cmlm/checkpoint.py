@@ -79,9 +79,11 @@ def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedM
         InputError: not found, or not a masked LM.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        config, tokenizer = AutoConfig.from_pretrained(name_or_path), AutoTokenizer.from_pretrained(name_or_path)
+        if config.is_encoder_decoder:
+            raise ValueError(f"{config.model_type} has a decoder; give an encoder such as bert-base-uncased")
         if from_scratch:
-            return AutoModelForMaskedLM.from_config(AutoConfig.from_pretrained(name_or_path)), tokenizer
+            return AutoModelForMaskedLM.from_config(config), tokenizer
         with quiet():
             model, report = AutoModelForMaskedLM.from_pretrained(
                 name_or_path, dtype=torch.float32, output_loading_info=True

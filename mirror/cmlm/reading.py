@@ -10,7 +10,7 @@ from pathlib import Path
 from datasets import ClassLabel, Dataset, IterableDataset, Value, load_dataset
 
 from mirror.cmlm.model import NLI_LABELS
-from mirror.data import DataSettings, _open_file, check_text_file, clean, expand_paths, load_corpus
+from mirror.data import DataSettings, check_text_file, clean, expand_paths, load_corpus, open_file
 from mirror.errors import InputError
 
 
@@ -60,7 +60,7 @@ def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -
     """
     parts = []
     for path in _paths(flag, names):
-        table = _open_file(path, streaming=False)
+        table = open_file(path, streaming=False)
         first, second = columns or text_columns(path, table)
         _check_columns(path, table, [first, second])
         corpus = clean(zip(_strings(table[first]), _strings(table[second]), strict=True))
@@ -80,7 +80,7 @@ def read_labelled_pairs(names: Sequence[str], columns: Sequence[str] | None, lab
     """
     parts = []
     for path in _paths("--nli_file", names):
-        table = _open_file(path, streaming=False)
+        table = open_file(path, streaming=False)
         first, second = columns or text_columns(path, table, label)
         if label not in table.column_names:
             raise InputError(

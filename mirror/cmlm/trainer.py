@@ -17,7 +17,7 @@ from mirror.cmlm.arguments import CMLMArguments, CMLMTrainingArguments
 from mirror.cmlm.checkpoint import load_weights, parts_of, save_cmlm
 from mirror.cmlm.layers import mean_projection
 from mirror.cmlm.losses import additive_margin_softmax
-from mirror.cmlm.model import CMLMModel
+from mirror.cmlm.model import IGNORED, CMLMModel
 from mirror.distributed import gather_with_gradient, rank, world_size
 from mirror.encoder import Encoder
 from mirror.errors import InputError
@@ -94,7 +94,7 @@ class CMLMTrainer(Trainer):
 
     def _split_cmlm_step(self, model: nn.Module, pieces: Sequence[dict]) -> Tensor:
         """The gradient of the CMLM loss, a mean over the masked tokens of all mini-batches; returns the loss, detached."""
-        count = count_of_all(torch.stack([(piece["labels"] != -100).sum() for piece in pieces]).sum())
+        count = count_of_all(torch.stack([(piece["labels"] != IGNORED).sum() for piece in pieces]).sum())
         total = torch.zeros((), device=self.args.device)
         for number, piece in enumerate(pieces, start=1):
             with self._exchanging(model, number == len(pieces)):

@@ -1,0 +1,66 @@
+"""The same model and the same rows, scored by mteb itself and by run_eval.py's task: they must agree to 1e-4.
+
+    pip install mteb
+    python benchmarks/compare_with_mteb.py --model all-MiniLM-L6-v2 --data_dir data --tasks sts12 stsb sickr_full
+
+mteb's own loading is replaced by the data folder's rows, so nothing is downloaded. The model has to be one that
+sentence-transformers loads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import mteb
+from datasets import Dataset, DatasetDict
+from mteb.models import SentenceTransformerEncoderWrapper
+from sentence_transformers import SentenceTransformer
+
+from mirror.encoder import Encoder
+from mirror.errors import InputError, run_main
+from mirror.evaluation.run import PreparedTask, prepare_tasks
+from mirror.evaluation.sts import SENTENCES
+
+
+NAMES = {
+    **{name: name.upper() for name in ("sts12", "sts13", "sts14", "sts15", "sts16")},
+    **{"stsb": "STSBenchmark", "sickr_full": "SICK-R"},
+}
+TOLERANCE = 1e-4
+
+
+def by_mteb(task: PreparedTask, model: SentenceTransformer) -> float:
+    """mteb's main score for the rows of `task`."""
+    parts = [file.read(task.data_dir) for file in task.task.files]
+    columns = {name: [text for part in parts for text in part[name]] for name in (*SENTENCES, "score")}
+    columns["score"] = [float(score) for score in columns["score"]]
+    theirs = mteb.get_task(NAMES[task.name])
+    theirs.dataset, theirs.data_loaded = DatasetDict({"test": Dataset.from_dict(columns)}), True
+    wrapped = SentenceTransformerEncoderWrapper(model)
+    scores = theirs.evaluate(wrapped, split="test", subsets_to_run=None, encode_kwargs={"batch_size": 64})
+    return scores["default"]["main_score"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data_dir", help="default: $MIRROR_DATA_DIR")
+    parser.add_argument("--tasks", nargs="+", choices=NAMES, default=["stsb"])
+    args = parser.parse_args()
+    encoder = Encoder.from_pretrained(args.model, device="cpu")
+    model = SentenceTransformer(args.model, device="cpu")
+    print(f"mteb {mteb.__version__}\n\n| task | run_eval.py | mteb | difference |\n| --- | ---: | ---: | ---: |")
+    for task in prepare_tasks(args.tasks, args.data_dir):
+        ours, theirs = task.score(encoder.encode)["main_score"], by_mteb(task, model)
+        print(f"| {task.name} | {ours:.6f} | {theirs:.6f} | {ours - theirs:+.1e} |")
+        if abs(ours - theirs) > TOLERANCE:
+            raise InputError(f"{task.name}: {ours:.6f} here and {theirs:.6f} by mteb are more than {TOLERANCE} apart")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,166 @@
+"""What the benchmarks run on, and what they read off the machine: a stand-in model, made-up text, clocks, peaks, limits."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from transformers import BertConfig, BertModel, BertTokenizerFast
+
+from mirror.encoder import load_backbone
+from mirror.errors import InputError
+from mirror.runs import hardware, versions
+
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+TOLD = ("python", "torch", "transformers", "sentence-transformers")
+VOCABULARY = 30_522  # BERT's: the table is part of every optimiser step
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def device() -> torch.device:
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else torch.device("cpu")
+
+
+def machine() -> str:
+    """What a table's title tells of the hardware and the versions."""
+    told = ", ".join(f"{package} {number}" for package, number in versions().items() if package in TOLD)
+    return f"{hardware()}, {told}"
+
+
+def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384) -> None:
+    """A BERT of random weights and a WordPiece vocabulary of `texts`: as fast as a pretrained one, and no download."""
+    torch.manual_seed(0)
+    start = BertTokenizerFast(vocab={token: number for number, token in enumerate(SPECIAL_TOKENS)})
+    start.train_new_from_iterator(texts, VOCABULARY, show_progress=False).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, width // 32),
+        intermediate_size=4 * width,
+    )
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+
+
+def distinct_lines(path: str, count: int) -> list[str]:
+    """The first `count` distinct texts of a file, one a line.
+
+    Raises:
+        InputError: it has fewer.
+    """
+    lines: dict[str, None] = {}
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if line.strip():
+                lines.setdefault(line.strip())
+            if len(lines) == count:
+                return list(lines)
+    raise InputError(f"{path} has {len(lines):,} distinct lines, {count:,} are needed; lower --steps or --batch_size")
+
+
+def made_up_sentences(count: int, block: int = 10_000) -> Iterator[str]:
+    """Sentences of 3 to 30 made-up words, the frequent ones as frequent as in a language (Zipf)."""
+    generator = np.random.default_rng(0)
+    syllables = np.array([consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"])
+    words = np.array(["".join(row) for row in generator.choice(syllables, (20_000, 3))])
+    chances = 1 / np.arange(1, len(words) + 1)
+    for start in range(0, count, block):
+        lengths = generator.poisson(9, min(block, count - start)).clip(0, 27) + 3
+        picks = generator.choice(words, lengths.sum(), p=chances / chances.sum())
+        for sentence in np.split(picks, lengths.cumsum()[:-1]):
+            yield " ".join(sentence)
+
+
+def synchronise() -> None:
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+
+
+class StepClock:
+    """Mean seconds of `steps` optimiser steps after `warmup_steps` others, whoever runs the training loop."""
+
+    def __init__(self, warmup_steps: int, steps: int):
+        self.warmup_steps, self.steps = warmup_steps, steps
+        self.count = 0
+        self.times: dict[int, float] = {}  # when a step ended
+
+    def __call__(self, *_) -> None:
+        self.count += 1
+        if self.count in (self.warmup_steps, self.warmup_steps + self.steps):
+            synchronise()
+            self.times[self.count] = time.perf_counter()
+
+    def step_seconds(self) -> float:
+        """
+        Raises:
+            RuntimeError: the loop made fewer steps.
+        """
+        if len(self.times) < 2:
+            raise RuntimeError(f"{self.count} optimiser steps were made, {self.warmup_steps + self.steps} expected")
+        return (self.times[self.warmup_steps + self.steps] - self.times[self.warmup_steps]) / self.steps
+
+
+@contextmanager
+def step_clock(warmup_steps: int, steps: int) -> Iterator[StepClock]:
+    """Listens to every torch optimiser within."""
+    clock = StepClock(warmup_steps, steps)
+    hook = register_optimizer_step_post_hook(clock)
+    try:
+        yield clock
+    finally:
+        hook.remove()
+
+
+def peak_memory() -> float:
+    """Peak of this process in GB: of the GPU's memory where there is one, else resident (Linux), worker processes not counted.
+
+    Not `getrusage`: its peak begins with that of the process which started this one.
+    """
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 1e9
+    if sys.platform != "linux":
+        raise RuntimeError("peak memory is read from /proc: run the benchmarks on Linux")
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e9
+
+
+def matmul_limit(model_folder: str, tokens: int, precision: str, seconds: float = 0.3) -> dict[str, float]:
+    """What the machine's products `x @ w.T` reach in the shapes of the model's linear layers, `tokens` rows at once.
+
+    Returns:
+        `gflops`, over all linear layers together, and `flops_per_token` of their forward pass.
+    """
+    model, _ = load_backbone(model_folder, "mean")
+    shapes = Counter(
+        (module.in_features, module.out_features) for module in model.modules() if isinstance(module, torch.nn.Linear)
+    )
+    needed = sum(
+        count * _product_seconds((tokens, *shape), DTYPES[precision], seconds) for shape, count in shapes.items()
+    )
+    flops_per_token = sum(2 * rows * columns * count for (rows, columns), count in shapes.items())
+    return {"gflops": flops_per_token * tokens / needed / 1e9, "flops_per_token": flops_per_token}
+
+
+@torch.no_grad()
+def _product_seconds(shape: tuple[int, int, int], dtype: torch.dtype, seconds: float) -> float:
+    tokens, width, out = shape
+    x = torch.randn(tokens, width, device=device()).to(dtype)
+    weight = torch.randn(out, width, device=device()).to(dtype)
+    for _ in range(3):  # the first call makes the kernel
+        F.linear(x, weight)
+    synchronise()
+    count, start = 0, time.perf_counter()
+    while time.perf_counter() - start < seconds:
+        F.linear(x, weight)
+        synchronise()
+        count += 1
+    return (time.perf_counter() - start) / count
