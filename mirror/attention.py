@@ -7,7 +7,7 @@ It runs inside unmodified models, through transformers' attention interface, and
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,7 @@ class PackedLayout:
         rows = tokens.new_zeros(self.mask.numel(), *tokens.shape[1:])
         return rows.index_copy(0, self.slots, tokens[: len(self.slots)]).unflatten(0, self.mask.shape)
 
+    @cached_property
     def groups(self) -> list[tuple[int, int]]:
         """(texts, tokens of each) for every run of texts of equal length."""
         lengths, counts = self.lengths.unique_consecutive(return_counts=True)
@@ -97,7 +98,7 @@ def mirror_attention(
 def attend_by_length(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
     """(S, H, d) each to (tokens, H, d): texts of equal length as one small batch, nothing computed for padding."""
     outputs, row, start = [], 0, 0
-    for texts, length in packed.groups():
+    for texts, length in packed.groups:
         parts = (x[start : start + texts * length].unflatten(0, (texts, length)) for x in (query, key, value))
         group_scale = None if scale is None else scale[row : row + texts]
         output = attend(*(part.transpose(1, 2) for part in parts), None, group_scale)  # (texts, H, length, d)

@@ -56,7 +56,7 @@ def load_corpus(settings: DataSettings) -> Corpus:
     Raises:
         InputError: a file that is missing, empty, not text or without the column; names it, and the line if there is one.
     """
-    parts = [_select(part, name, settings) for name, part in _open(settings)]
+    parts = [pick_columns(part, name, settings) for name, part in open_parts(settings)]
     if settings.streaming:
         return Corpus(_stream(parts, settings))
     rows = (tuple(record.values()) for part in parts for record in part)
@@ -98,7 +98,8 @@ def false_negative_chance(equal_pairs: int, rows: int, batch_size: int) -> float
     return 1.0 - 2.718281828459045**-expected
 
 
-def _open(settings: DataSettings) -> Iterable[tuple[str, Dataset | IterableDataset]]:
+def open_parts(settings: DataSettings) -> Iterable[tuple[str, Dataset | IterableDataset]]:
+    """The name and the rows of each file, or of the one dataset; nothing is cleaned yet."""
     if settings.dataset_name:
         yield settings.dataset_name, _open_dataset(settings)
     else:
@@ -128,7 +129,7 @@ def expand_paths(patterns: Iterable[str]) -> list[Path]:
     for pattern in patterns:
         found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
         if not found or not all(Path(name).is_file() for name in found):
-            raise InputError(f"--train_file {pattern}: no such file")
+            raise InputError(f"{pattern}: no such file")
         paths += [Path(name) for name in found]
     for path in paths:
         if _ending(path) not in BUILDERS:
@@ -187,7 +188,7 @@ def _csv_header(path: Path, separator: str) -> list[str]:
         return next(csv.reader(lines, delimiter=separator))
 
 
-def _select(part: Dataset | IterableDataset, name: str, settings: DataSettings) -> Dataset | IterableDataset:
+def pick_columns(part: Dataset | IterableDataset, name: str, settings: DataSettings) -> Dataset | IterableDataset:
     """The column or columns to train on, renamed to `text` (and `text_pair`)."""
     columns = part.column_names or list(next(iter(part)))
     if settings.pair_columns:

@@ -123,6 +123,10 @@ class TwoViewDataset(TorchDataset):
             desc=f"Two views of each text, epoch {epoch}",
         )
 
+    def lengths(self) -> list[int]:
+        """Tokens of the longer view of each row."""
+        return [max(map(len, views)) for views in zip(self.rows["first_ids"], self.rows["second_ids"], strict=True)]
+
     def __len__(self) -> int:
         return len(self.rows)
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import platform
+import random
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from importlib.metadata import version
@@ -42,7 +43,9 @@ def load_training_corpus(settings: DataSettings) -> Corpus:
     if settings.train_file or settings.dataset_name:
         return load_corpus(settings)
     logger.info("no --train_file or --dataset_name: reading the docstrings of this machine's Python packages")
-    return clean(((text,) for text in training_texts(collect())), limit=settings.max_train_samples)
+    texts = training_texts(collect())
+    random.Random(0).shuffle(texts)  # so that --max_train_samples takes some of every package
+    return clean(((text,) for text in texts), limit=settings.max_train_samples)
 
 
 def check_output_dir(output_dir: str, resuming: bool, force: bool) -> None:

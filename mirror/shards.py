@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from tqdm.auto import tqdm
 
-from mirror.data import DataSettings, _open, _select
+from mirror.data import DataSettings, open_parts, pick_columns
 from mirror.errors import InputError
 
 
@@ -150,7 +150,7 @@ def read_rows(settings: DataSettings) -> Dataset | IterableDataset:
     Raises:
         InputError: a file that is missing, empty, not text or without the column.
     """
-    return concatenate_datasets([_select(part, name, settings) for name, part in _open(settings)])
+    return concatenate_datasets([pick_columns(part, name, settings) for name, part in open_parts(settings)])
 
 
 def fill(

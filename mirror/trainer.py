@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from transformers import Trainer, TrainerCallback
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from mirror.arguments import MirrorArguments
 from mirror.checkpoint import save_encoder
@@ -108,6 +109,13 @@ class MirrorTrainer(Trainer):
                 "try --bf16 instead of --fp16, a lower --learning_rate or a higher --temperature"
             )
         return loss
+
+    def _get_train_sampler(self, train_dataset=None):
+        """`group_by_length` by our own lengths; batches are then alike in length, which changes who meets whom."""
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        return LengthGroupedSampler(batch, lengths=self.train_dataset.lengths())
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """All of them, biases and norms too: what the released code decays."""

@@ -46,8 +46,8 @@ def test_the_released_code_s_optimiser_is_the_default(parse):
 
 
 def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse):
-    assert parse()[3].learning_rate == parse("--model_name_or_path", str(EMBEDDED_MODEL))[3].learning_rate == 1e-4
-    assert parse("--learning_rate", "2e-5")[3].learning_rate == 2e-5
+    assert parse()[3].learning_rate == parse("--model_name_or_path", str(EMBEDDED_MODEL))[3].learning_rate == 2e-4
+    assert parse("--learning_rate", "1e-5")[3].learning_rate == 1e-5
 
 
 @pytest.mark.parametrize("level", LEVELS)

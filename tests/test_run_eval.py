@@ -169,3 +169,16 @@ def test_help_imports_nothing_heavy():
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "--skip_missing" in done.stdout
+
+
+@pytest.mark.slow
+def test_two_processes_write_one_result(bert_folder, data_dir, tmp_path, monkeypatch):
+    flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--tasks", "rg65", "--data_dir", str(data_dir)]
+    evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "run_eval.py"]
+    command += [*flags, "--output_dir", str(tmp_path / "two")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(done.stdout.strip().splitlines()) == 2  # one table, by the first process
+    one, two = (without_seconds(tmp_path / name / "results.json")["tasks"]["rg65"] for name in ("one", "two"))
+    assert two["main_score"] == pytest.approx(one["main_score"], abs=1e-4)

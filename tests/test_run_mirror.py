@@ -87,7 +87,7 @@ def test_an_output_folder_with_a_run_in_it_is_left_alone(trained, bert_folder, c
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--train_file", "absent.txt"], "--train_file absent.txt: no such file"),
+        (["--train_file", "absent.txt"], "absent.txt: no such file"),
         (["--per_device_train_batch_size", "500"], "240 distinct texts do not fill one batch of 500"),
         (["--pooling", "avg"], "--pooling 'avg' is unknown; one of cls, mean"),
         (["--max_seq_length", "65"], "--max_seq_length 65 is more than the 64 positions of the model"),

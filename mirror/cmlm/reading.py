@@ -119,7 +119,7 @@ def _paths(flag: str, names: Sequence[str]) -> list[Path]:
     try:
         return expand_paths(names)
     except InputError as error:
-        raise InputError(str(error).replace("--train_file", flag)) from None
+        raise InputError(f"{flag} {error}") from None
 
 
 def _check_columns(path: Path, table: Dataset, columns: Sequence[str]) -> None:
