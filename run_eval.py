@@ -17,16 +17,10 @@ import sys
 from pathlib import Path
 
 from mirror.errors import InputError, run_main
+from mirror.flags import Parser, positive
 
 
 logger = logging.getLogger("run_eval")
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, as every other error of the scripts does."""
-
-    def error(self, message: str) -> None:
-        raise InputError(f"{message}; --help lists the flags")
 
 
 def main() -> None:
@@ -56,6 +50,9 @@ def main() -> None:
         sys.stdout.write(listing(all_tasks(data_dir, options), data_dir) + "\n")
         return
     plan = make_plan(args.tasks, data_dir, args.skip_missing, options)
+    for task in plan.tasks:
+        if task.task.trains and (args.truncate_dim or args.remove_components):
+            raise InputError(f"task {task.name} trains the encoder; leave out --truncate_dim and --remove_components")
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
     output_dir = make_folder(args.output_dir)
@@ -73,7 +70,7 @@ def main() -> None:
         encoder = Encoder.from_pretrained(name, args.pooling, args.max_seq_length, args.dtype, state.device)
         logger.info("%s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
         encode = make_encode(encoder, settings)
-        records.append(describe(name, encoder, args.dtype, settings) | plan.run(encode))
+        records.append(describe(name, encoder, args.dtype, settings) | plan.run(encode, encoder))
         draw_translations(encode, plan.tasks, label, output_dir)
 
     # ---- Results ---------------------------------------------------------------------------------------------------
@@ -88,7 +85,7 @@ def main() -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("--model_name_or_path", metavar="M", help="a Hub id or a folder")
     add("--models", nargs="+", metavar="M", help="several, scored one after the other and shown side by side")
@@ -122,13 +119,6 @@ def parse_arguments() -> argparse.Namespace:
         if bool(args.models) == bool(args.model_name_or_path):
             parser.error("give either --model_name_or_path or --models")
     return args
-
-
-def positive(text: str) -> int:
-    number = int(text) if text.isdecimal() else 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
-    return number
 
 
 if __name__ == "__main__":

@@ -118,15 +118,14 @@ class Encoder:
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
         unique = list(dict.fromkeys(texts))
-        encoded = self.tokenizer(unique, truncation=True, max_length=self.max_seq_length, split_special_tokens=True)
-        ids = encoded["input_ids"]
+        ids = self.tokenize(unique)
         order = sorted(range(len(unique)), key=lambda row: -len(ids[row]))  # longest first: memory shows at once
         vectors = np.empty((len(unique), self.dimension), dtype=np.float32)
         disable = (None if len(unique) > 2000 else True) if show_progress is None else not show_progress
         with tqdm(total=len(unique), desc="encoding", unit="text", leave=False, disable=disable) as bar:
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
-                vectors[rows] = self._forward([ids[row] for row in rows]).float().cpu().numpy()
+                vectors[rows] = self.forward([ids[row] for row in rows]).float().cpu().numpy()
                 bar.update(len(rows))
         _check_finite(vectors, unique)
         position = {text: row for row, text in enumerate(unique)}
@@ -138,7 +137,15 @@ class Encoder:
         widths = [module.out_features for module in self.head if hasattr(module, "out_features")]
         return widths[-1] if widths else self.model.config.hidden_size
 
-    def _forward(self, ids: list[list[int]]) -> Tensor:
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, special ones included, cut at `max_seq_length`; not padded."""
+        encoded = self.tokenizer(
+            list(texts), truncation=True, max_length=self.max_seq_length, split_special_tokens=True
+        )
+        return encoded["input_ids"]
+
+    def forward(self, ids: list[list[int]]) -> Tensor:
+        """(B, D) in the model's dtype: vectors of B texts from `tokenize`, as one batch; differentiable."""
         padding = {"padding": "max_length", "max_length": self.max_seq_length} if self.pooling == "mean_padded" else {}
         batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
         output = self.model(**batch, output_hidden_states=self.pooling == "first_last_mean")

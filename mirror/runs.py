@@ -189,7 +189,7 @@ def task_scorer(tasks: list[str] | None, data_dir: str | None) -> Callable[[Enco
     from mirror.evaluation.run import prepare_tasks
 
     prepared = prepare_tasks(tasks, data_dir)
-    return lambda encoder: {task.name: task.score(encoder.encode)["main_score"] for task in prepared}
+    return lambda encoder: {task.name: task.score(encoder.encode, encoder)["main_score"] for task in prepared}
 
 
 def adapt_training_arguments(args: TrainingArguments, eval_tasks: list[str] | None, streaming: bool) -> None:

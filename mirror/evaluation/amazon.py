@@ -1,7 +1,7 @@
 """`amazon_zero_shot`: a sentiment probe of English reviews, tested on German, French and Japanese ones (CMLM Table 4).
 
-Frozen half of CMLM Table 4: the encoder is not trained, so `encode` is all it takes. The other half fine-tunes the
-encoder together with the classifier; that needs the model and belongs on the training side.
+Upper half of CMLM Table 4: the encoder is not trained, so `encode` is all it takes. For the lower half, which trains
+the encoder together with the classifier, see amazon_tuned.py.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ def score(encode: Encode, data_dir: Path) -> dict:
     for domain in DOMAINS:
         train = _vectors(TRAIN[domain], encode, data_dir)  # (2, N, D)
         scale = root_mean_square(train)  # the English one for every language: nothing is fitted to a test language
-        probe = cross_validated_probe(review_features(*train / scale), _positive(TRAIN[domain], data_dir), FOLDS)
+        probe = cross_validated_probe(review_features(*train / scale), is_positive(TRAIN[domain], data_dir), FOLDS)
         for language in LANGUAGES:
             file = TEST[language, domain]
             features = review_features(*_vectors(file, encode, data_dir) / scale)
-            by_domain[language][domain] = float(probe.score(features, _positive(file, data_dir)))
+            by_domain[language][domain] = float(probe.score(features, is_positive(file, data_dir)))
     accuracy = {language: float(np.mean(list(domains.values()))) for language, domains in by_domain.items()}
     return {
         "main_score": float(np.mean([accuracy[language] for language in TARGETS])),
@@ -77,8 +77,12 @@ def _vectors(file: DataFile, encode: Encode, data_dir: Path) -> np.ndarray:
     return np.stack(np.split(encode(columns["summary"] + columns["text"]), 2))
 
 
-def _positive(file: DataFile, data_dir: Path) -> np.ndarray:
-    """(N,) bool."""
+def is_positive(file: DataFile, data_dir: Path) -> np.ndarray:
+    """(N,) bool: more than three stars.
+
+    Raises:
+        InputError: a rating that is not 1 to 5; names its line.
+    """
     ratings = file.read(data_dir)["rating"]
     for number, rating in enumerate(ratings, start=2):
         if rating not in ("1", "2", "3", "4", "5"):

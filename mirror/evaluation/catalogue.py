@@ -9,6 +9,7 @@ from pathlib import Path
 from mirror.errors import InputError, nearest
 from mirror.evaluation import (
     amazon,
+    amazon_tuned,
     bli,
     docs_search,
     geometry,
@@ -47,6 +48,7 @@ def all_tasks(data_dir: Path, options: Options | None = None) -> dict[str, Task]
         transfer.tasks(data_dir, options.senteval_dir),
         tatoeba.tasks(data_dir),
         amazon.tasks(data_dir),
+        amazon_tuned.tasks(data_dir),
         language_bias.tasks(data_dir),
         docs_search.tasks(data_dir),
     ]

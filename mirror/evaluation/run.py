@@ -1,4 +1,7 @@
-"""From names of tasks to scores: resolve, check the data, score, average groups. Knows `encode`, never a checkpoint."""
+"""From names of tasks to scores: resolve, check the data, score, average groups.
+
+Knows `encode`; hands the encoder on to a task that trains and never looks into it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,15 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mirror.errors import InputError
 from mirror.evaluation.catalogue import Options, all_groups, all_tasks, resolve
 from mirror.evaluation.task import Encode, Task
+
+
+if TYPE_CHECKING:
+    from mirror.encoder import Encoder
 
 
 logger = logging.getLogger(__name__)
@@ -28,10 +36,16 @@ class PreparedTask:
     def name(self) -> str:
         return self.task.name
 
-    def score(self, encode: Encode) -> dict:
-        """One entry of results.json: what the task returns, and what fixes the number beside it."""
+    def score(self, encode: Encode, encoder: Encoder | None = None) -> dict:
+        """One entry of results.json: what the task returns, and what fixes the number beside it.
+
+        Raises:
+            InputError: the task trains, and there is no `encoder`.
+        """
+        if self.task.trains and encoder is None:
+            raise InputError(f"task {self.name} trains a copy of the encoder; it cannot be scored by `encode` alone")
         start = time.perf_counter()
-        fields = self.task.score(encode, self.data_dir)
+        fields = self.task.score(encoder if self.task.trains else encode, self.data_dir)
         seconds = time.perf_counter() - start
         logger.info("%s: %s %.4f (%.1f s)", self.name, self.task.metric, fields["main_score"], seconds)
         return {
@@ -60,9 +74,9 @@ class Plan:
     groups: dict[str, list[str]]  # the members, scored here, of each group to report
     incomplete: dict[str, list[str]]  # the members that such a group lacks
 
-    def run(self, encode: Encode) -> dict:
-        """The part of results.json that is about scores."""
-        scored = {task.name: task.score(encode) for task in self.tasks}
+    def run(self, encode: Encode, encoder: Encoder | None = None) -> dict:
+        """The part of results.json that is about scores; a task that trains needs the `encoder`."""
+        scored = {task.name: task.score(encode, encoder) for task in self.tasks}
         means = {
             group: sum(scored[name]["main_score"] for name in members) / len(members)
             for group, members in self.groups.items()

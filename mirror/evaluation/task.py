@@ -1,6 +1,7 @@
 """What a task is: data that says where its files are, how it is scored, and which protocol the number follows.
 
-A task sees a data folder and an `encode` function, never a checkpoint. `encode(list of N texts)` gives (N, D) float32.
+A task sees a data folder and an `encode` function, never a checkpoint; `encode(list of N texts)` gives (N, D) float32.
+The exception says so: a task that trains gets the encoder itself.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mirror.errors import InputError
+
+
+if TYPE_CHECKING:
+    from mirror.encoder import Encoder
 
 
 Encode = Callable[[Sequence[str]], np.ndarray]
@@ -78,15 +84,17 @@ class Task:
     """One number to report.
 
     `score(encode, data_dir)` returns `main_score`, `num_examples` and any further fields for results.json; a task
-    without files returns its own `data_sha256` too.
+    without files returns its own `data_sha256` too. A task that trains gets the encoder in place of `encode`, and leaves
+    it as it was.
     """
 
     name: str
     metric: str  # of the main score: "spearman_cosine", "accuracy", ...
     protocol: str  # one line: exactly how the number was made
     files: tuple[DataFile, ...]
-    score: Callable[[Encode, Path], dict]
+    score: Callable[[Encode, Path], dict] | Callable[[Encoder, Path], dict]
     groups: tuple[str, ...] = ()
+    trains: bool = False  # a copy of the encoder
     published: str = ""  # the row of a paper or leaderboard that this can be checked against
 
     def missing_files(self, data_dir: Path) -> list[str]:

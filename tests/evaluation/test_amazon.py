@@ -50,7 +50,7 @@ def test_three_stars_are_not_positive(reviews):
     file = amazon.TEST["de", "dvd"]
     rows = [("1", "34"[n % 2], "de 4", "text 0") for n in range(2000)]
     write_tsv(reviews / file.path, ("label", "rating", "summary", "text"), rows)
-    assert amazon._positive(file, reviews)[:4].tolist() == [False, True, False, True]
+    assert amazon.is_positive(file, reviews)[:4].tolist() == [False, True, False, True]
 
 
 def test_a_rating_that_is_none(reviews):
@@ -58,4 +58,4 @@ def test_a_rating_that_is_none(reviews):
     rows = [("1", "4", "de 4", "text 0")] * 1999 + [("1", "six", "de 4", "text 0")]
     write_tsv(reviews / file.path, ("label", "rating", "summary", "text"), rows)
     with pytest.raises(InputError, match=r"de_dvd_test\.tsv, line 2001: rating 'six'"):
-        amazon._positive(file, reviews)
+        amazon.is_positive(file, reviews)

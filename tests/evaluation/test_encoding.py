@@ -26,7 +26,7 @@ def test_plain_settings_are_the_encoder_itself(encoder, sentences):
 
 def test_the_cache_holds_whole_vectors_whatever_is_done_to_them(encoder, sentences, tmp_path, monkeypatch):
     whole = make_encode(encoder, EncodeSettings(cache_dir=str(tmp_path)))(sentences[:9])
-    monkeypatch.setattr(encoder, "_forward", None)  # from here on, nothing can be encoded
+    monkeypatch.setattr(encoder, "forward", None)  # from here on, nothing can be encoded
     cut = make_encode(encoder, EncodeSettings(cache_dir=str(tmp_path), truncate_dim=5))(sentences[:9])
     np.testing.assert_array_equal(cut, whole[:, :5])
 
