@@ -72,3 +72,19 @@ def tiny(name: str) -> PreTrainedModel:
     """The same weights at every call, in training mode."""
     torch.manual_seed(0)
     return AutoModel.from_config(CONFIGS[name]()).train()
+
+
+def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[list[int]]:
+    """Rows of random token ids above the special ones."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(shortest, longest + 1, (count,), generator=generator).tolist()
+    return [torch.randint(5, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+
+
+def padded(rows: list[list[int]], pad_token_id: int | None) -> dict[str, torch.Tensor]:
+    """What a padding collator makes of the rows: `input_ids` and `attention_mask`, (N, T) each."""
+    longest = max(map(len, rows))
+    return {
+        "input_ids": torch.tensor([row + [pad_token_id or 0] * (longest - len(row)) for row in rows]),
+        "attention_mask": torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows]),
+    }

@@ -14,7 +14,7 @@ from mirror.attention import PackedLayout, _attend, attend_by_length, attend_pad
 from mirror.errors import InputError
 from mirror.packing import first_position, pack, packed_forward, packing_obstacle, prepare_model
 from mirror.pooling import pool
-from tests.test_noise import INTERFACE, OWN_ATTENTION, padded, random_rows, tiny
+from tests.architectures import INTERFACE, OWN_ATTENTION, padded, random_rows, tiny
 
 
 POOLINGS = ["cls", "mean", "max", "first_last_mean"]
