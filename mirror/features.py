@@ -6,7 +6,6 @@ Everything here is a function of (seed, epoch, row), so that `num_proc`, workers
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from functools import cached_property
 
 from datasets import Dataset, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
@@ -59,6 +58,7 @@ class ViewTokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
+        self.around = special_tokens_around(tokenizer)
 
     def __call__(self, views: list[View]) -> list[list[int]]:
         """Ids of each view, special tokens included, cut to `max_seq_length`."""
@@ -69,7 +69,7 @@ class ViewTokenizer:
         encoded = iter(
             self.tokenizer(pieces, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
         )
-        before, after = self._frame
+        before, after = self.around
         room = self.max_seq_length - len(before) - len(after)
         rows = []
         for view in views:
@@ -79,13 +79,14 @@ class ViewTokenizer:
             rows.append(before + ids[:room] + after)
         return rows
 
-    @cached_property
-    def _frame(self) -> tuple[list[int], list[int]]:
-        """The special tokens that this tokenizer puts before and after a single text."""
-        bare = self.tokenizer("a", add_special_tokens=False)["input_ids"]
-        framed = self.tokenizer("a")["input_ids"]
-        start = next(i for i in range(len(framed)) if framed[i : i + len(bare)] == bare)
-        return framed[:start], framed[start + len(bare) :]
+
+def special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
+    """The special tokens that this tokenizer puts before and after a single text."""
+    encoded = tokenizer("a", return_special_tokens_mask=True)
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
+    first = special.index(0)
+    last = len(special) - special[::-1].index(0)
+    return ids[:first], ids[last:]
 
 
 def tokenize_rows(

@@ -92,15 +92,15 @@ def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -
     Raises:
         InputError
     """
-    if isinstance(rows, IterableDataset):
-        if args.max_steps <= 0:
-            raise InputError("a stream has no known length; say how long to train with --max_steps")
-        return
     if args.n_gpu > 1:
         raise InputError(
             f"one process sees {args.n_gpu} GPUs; start one for each with accelerate launch, "
             "or choose one with CUDA_VISIBLE_DEVICES"
         )
+    if isinstance(rows, IterableDataset):
+        if args.max_steps <= 0:
+            raise InputError("a stream has no known length; say how long to train with --max_steps")
+        return
     global_batch = args.train_batch_size * args.world_size
     if len(rows) < global_batch:
         raise InputError(

@@ -20,9 +20,10 @@ from mirror.cmlm.data import (
     smoothed_counts,
 )
 from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
-from mirror.cmlm.segments import Masking, RowMaker, special_tokens_around
+from mirror.cmlm.segments import Masking, RowMaker
 from mirror.data import DataSettings
 from mirror.errors import InputError
+from mirror.features import special_tokens_around
 
 
 TWO_DOCUMENTS = "A cat. It runs.\nIt sleeps.\n\nA dog. It eats.\n"

@@ -8,8 +8,9 @@ from datasets import Dataset
 
 from mirror.cmlm.data import segment_dataset
 from mirror.cmlm.model import IGNORED
-from mirror.cmlm.segments import Masking, RowMaker, segment_pairs, special_tokens_around, split_sentences
+from mirror.cmlm.segments import Masking, RowMaker, segment_pairs, split_sentences
 from mirror.errors import InputError
+from mirror.features import special_tokens_around
 from mirror.views import view_rng
 
 

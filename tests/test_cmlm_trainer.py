@@ -29,11 +29,12 @@ from mirror.cmlm.data import (
     StreamedStageDataset,
     segment_dataset,
 )
-from mirror.cmlm.segments import Masking, RowMaker, special_tokens_around
+from mirror.cmlm.segments import Masking, RowMaker
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.collator import MiniBatchCollator
 from mirror.encoder import Encoder
 from mirror.errors import InputError
+from mirror.features import special_tokens_around
 
 
 ROOT = Path(__file__).resolve().parents[1]

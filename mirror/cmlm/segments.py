@@ -80,15 +80,6 @@ def _join(pieces: list[Ids]) -> Ids:
     return list(chain.from_iterable(pieces))
 
 
-def special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[Ids, Ids]:
-    """The special tokens that this tokenizer puts before and after a single text."""
-    encoded = tokenizer("a", return_special_tokens_mask=True)
-    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
-    first = special.index(0)
-    last = len(special) - special[::-1].index(0)
-    return ids[:first], ids[last:]
-
-
 @dataclass(frozen=True)
 class Masking:
     """BERT's rule: of the chosen tokens 80 % become the mask token, 10 % a random one, 10 % stay."""

@@ -18,9 +18,10 @@ from mirror.cmlm.data import (
 )
 from mirror.cmlm.model import CMLMModel
 from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
-from mirror.cmlm.segments import Masking, RowMaker, special_tokens_around
+from mirror.cmlm.segments import Masking, RowMaker
 from mirror.encoder import position_limit
 from mirror.errors import InputError
+from mirror.features import special_tokens_around
 from mirror.runs import check_batch_fits
 
 
