@@ -1,24 +1,19 @@
-"""What a user can set: dataclasses for the flags, the level presets, and recipes in YAML.
-
-A flag on the command line beats the recipe (`--config`), the recipe beats the preset of the level.
-"""
+"""What a user can set: dataclasses for the flags, and the presets of the paper's levels."""
 
 from __future__ import annotations
 
-import argparse
 import os
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import get_args
 
 import torch
-import yaml
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import TrainingArguments
 
+from mirror.command_line import one_of, parse_flags, probability
 from mirror.data import DataSettings
 from mirror.encoder import EMBEDDED_MODEL
-from mirror.errors import InputError, nearest
+from mirror.errors import InputError
 from mirror.losses import LOSSES
 from mirror.packing import Packing
 from mirror.pooling import POOLING_MODES
@@ -87,7 +82,7 @@ class ModelArguments:
 
     def __post_init__(self) -> None:
         if self.pooling is not None:
-            _one_of("--pooling", self.pooling, POOLING_MODES)
+            one_of("--pooling", self.pooling, POOLING_MODES)
         if self.max_seq_length < 3:
             raise InputError(
                 f"--max_seq_length must leave room for a word between two special tokens, got {self.max_seq_length}"
@@ -202,9 +197,9 @@ class MirrorArguments:
     config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags; see recipes/."})
 
     def __post_init__(self) -> None:
-        _one_of("--level", self.level, LEVELS)
-        _one_of("--loss", self.loss, LOSSES)
-        _one_of("--packing", self.packing, get_args(Packing))
+        one_of("--level", self.level, LEVELS)
+        one_of("--loss", self.loss, LOSSES)
+        one_of("--packing", self.packing, get_args(Packing))
         if self.temperature <= 0:
             raise InputError(f"--temperature must be positive, got {self.temperature}; the paper uses 0.04 or 0.2")
         if self.span_mask_length < 0:
@@ -213,8 +208,8 @@ class MirrorArguments:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead takes dropout's place
         if self.mini_batch_size is not None and self.mini_batch_size < 1:
             raise InputError(f"--mini_batch_size must be at least 1, got {self.mini_batch_size}")
-        _probability("--dropout_rate", self.dropout_rate, "the paper uses 0.1")
-        _probability("--drophead_rate", self.drophead_rate, "the paper uses 0.2 for BERT and 0.05 for RoBERTa")
+        probability("--dropout_rate", self.dropout_rate, "the paper uses 0.1")
+        probability("--drophead_rate", self.drophead_rate, "the paper uses 0.2 for BERT and 0.05 for RoBERTa")
 
 
 @dataclass
@@ -281,83 +276,20 @@ def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tup
     return bf16, not bf16, f"auto: compute capability {major}.{minor}" + ("" if bf16 else " has no bfloat16")
 
 
-class FlagParser(HfArgumentParser):
-    """Says what is wrong in one line instead of a screen of usage."""
-
-    def error(self, message: str):
-        raise InputError(f"{message}; --help lists the flags")
-
-
 def parse_arguments(
     dataclass_types: tuple[type, ...], argv: list[str] | None = None, description: str | None = None
 ) -> tuple:
-    """Instances of `dataclass_types` from the command line, the recipe and the preset, in that order of precedence.
+    """Instances of `dataclass_types`: a flag beats the recipe, the recipe beats the preset of the level.
 
     Raises:
         InputError: an unknown key in the recipe, or a value that no flag takes.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    parser = FlagParser(dataclass_types, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for action in parser._actions:
-        if action.dest in ("bf16", "fp16"):  # three-valued: a bare flag means true, no flag means choose
-            action.nargs, action.const = "?", True
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--config")
-    early.add_argument("--level")
-    early.add_argument("--model_name_or_path")
-    known, _ = early.parse_known_args(argv)
-    recipe = read_recipe(known.config, parser) if known.config else {}
-    level = known.level or recipe.get("level", "sentence")
-    _one_of("--level", level, LEVELS)
-    model = known.model_name_or_path or recipe.get("model_name_or_path") or EMBEDDED_MODEL
-    embedded = EMBEDDED_DEFAULTS if Path(model).resolve() == EMBEDDED_MODEL else {}
-    parser.set_defaults(**LEVELS[level] | embedded | recipe)
-    try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
-    except InputError:
-        raise
-    except ValueError as error:  # TrainingArguments refuses a combination
-        raise InputError(" ".join(str(error).split())) from error
-    if unknown:
-        flags = [option for action in parser._actions for option in action.option_strings]
-        raise InputError(f"unknown flag {unknown[0]}{nearest(unknown[0], flags)}")
-    return tuple(parsed)
+    return parse_flags(dataclass_types, argv, description, presets=_presets)
 
 
-def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
-    """A flat YAML file of flags, values converted as the command line would.
-
-    Raises:
-        InputError: no such file, not a mapping, or a key that is no flag (names the nearest).
-    """
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"--config {path}: {' '.join(str(error).split())}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"--config {path}: expected a mapping of flags to values")
-    actions = {action.dest: action for action in parser._actions}
-    for key in content:
-        if key not in actions:
-            raise InputError(f"--config {path}: unknown key '{key}'{nearest(key, actions)}")
-    return {key: _convert(actions[key], value, path) for key, value in content.items()}
-
-
-def _convert(action: argparse.Action, value, path: str):
-    """YAML 1.1 reads 1e-5 as a string, so a string goes through the flag's own type."""
-    if not isinstance(value, str) or action.type is None:
-        return value
-    try:
-        return action.type(value)
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        raise InputError(f"--config {path}: {action.dest}: {value!r} is not a valid value") from error
-
-
-def _one_of(flag: str, value: str, known) -> None:
-    if value not in known:
-        raise InputError(f"{flag} '{value}' is unknown; one of {', '.join(known)}{nearest(value, known)}")
-
-
-def _probability(flag: str, value: float, hint: str) -> None:
-    if not 0 <= value < 1:
-        raise InputError(f"{flag} is a probability in [0, 1), got {value}; {hint}")
+def _presets(chosen: dict) -> dict:
+    """What the level and the embedded model set, given what the recipe and the command line chose."""
+    level = chosen.get("level", "sentence")
+    one_of("--level", level, LEVELS)
+    embedded = Path(chosen.get("model_name_or_path", EMBEDDED_MODEL)).resolve() == EMBEDDED_MODEL
+    return LEVELS[level] | (EMBEDDED_DEFAULTS if embedded else {})

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from mirror.arguments import FlagParser
 from mirror.checkpoint import verify_encoder
 from mirror.cmlm.layers import append_layers, dense
+from mirror.command_line import FlagParser
 from mirror.data import DataSettings, load_corpus
 from mirror.encoder import Encoder
 from mirror.errors import InputError, run_main

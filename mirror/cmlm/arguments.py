@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
 from dataclasses import dataclass, field
 
-from mirror.arguments import FlagParser, MirrorTrainingArguments, read_recipe
+from mirror.arguments import MirrorTrainingArguments
+from mirror.command_line import one_of, parse_flags
 from mirror.data import DataSettings
 from mirror.encoder import EMBEDDED_MODEL
-from mirror.errors import InputError, nearest
+from mirror.errors import InputError
 
 
 STAGES = ("cmlm", "cmlm_bitext", "bitext", "nli")
@@ -49,8 +48,8 @@ class CMLMModelArguments:
     )
 
     def __post_init__(self) -> None:
-        _one_of("--pooling", self.pooling, POOLINGS)
-        _one_of("--sentence_vector", self.sentence_vector, SENTENCE_VECTORS)
+        one_of("--pooling", self.pooling, POOLINGS)
+        one_of("--sentence_vector", self.sentence_vector, SENTENCE_VECTORS)
         if self.max_seq_length < 3:
             raise InputError(
                 f"--max_seq_length must leave room for a word between two special tokens, got {self.max_seq_length}"
@@ -172,8 +171,8 @@ class CMLMArguments:
     config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags; see recipes/."})
 
     def __post_init__(self) -> None:
-        _one_of("--stage", self.stage, STAGES)
-        _one_of("--optimizer", self.optimizer, OPTIMIZERS)
+        one_of("--stage", self.stage, STAGES)
+        one_of("--optimizer", self.optimizer, OPTIMIZERS)
         if not 0 <= self.swap_probability <= 1:
             raise InputError(f"--swap_probability is a probability in [0, 1], got {self.swap_probability}")
         if not 0 < self.mlm_probability <= 1:
@@ -218,26 +217,9 @@ def parse_cmlm_arguments(argv: list[str] | None = None, description: str | None 
     Raises:
         InputError: an unknown flag or key, a value that no flag takes, or a stage without its data.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    parser = FlagParser(ARGUMENT_TYPES, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for action in parser._actions:
-        if action.dest in ("bf16", "fp16"):  # three-valued: a bare flag means true, no flag means choose
-            action.nargs, action.const = "?", True
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--config")
-    recipe = early.parse_known_args(argv)[0].config
-    parser.set_defaults(**(read_recipe(recipe, parser) if recipe else {}))
-    try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
-    except InputError:
-        raise
-    except ValueError as error:  # TrainingArguments refuses a combination
-        raise InputError(" ".join(str(error).split())) from error
-    if unknown:
-        flags = [option for action in parser._actions for option in action.option_strings]
-        raise InputError(f"unknown flag {unknown[0]}{nearest(unknown[0], flags)}")
+    parsed = parse_flags(ARGUMENT_TYPES, argv, description)
     check_data_for(parsed[2].stage, parsed[1])
-    return tuple(parsed)
+    return parsed
 
 
 def check_data_for(stage: str, data: CMLMDataArguments) -> None:
@@ -252,8 +234,3 @@ def check_data_for(stage: str, data: CMLMDataArguments) -> None:
         raise InputError(f"--stage {stage} learns from translations; give --bitext_file")
     if stage == "nli" and not data.nli_file:
         raise InputError("--stage nli learns from labelled pairs; give --nli_file")
-
-
-def _one_of(flag: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise InputError(f"{flag} '{value}' is unknown; one of {', '.join(known)}{nearest(value, known)}")
