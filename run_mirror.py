@@ -30,7 +30,7 @@ from mirror.encoder import check_length, load_backbone
 from mirror.errors import run_main
 from mirror.features import ViewSettings, two_view_dataset
 from mirror.packing import prepare_model
-from mirror.report import corpus_report, format_report
+from mirror.report import corpus_report, format_report, row_tokens
 from mirror.runs import (
     adapt_training_arguments,
     check_batch_fits,
@@ -41,6 +41,7 @@ from mirror.runs import (
     sample_texts,
     settings_of,
     setup_logging,
+    step_memory,
     task_scorer,
     write_train_results,
 )
@@ -95,7 +96,8 @@ def main() -> None:
         settings=settings,
         score=task_scorer(mirror_args.eval_tasks, mirror_args.data_dir),
     )
-    logger.info(describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss))
+    memory = step_memory(model, training_args, mirror_args, row_tokens(report, packed, model_args.max_seq_length))
+    logger.info(describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss, memory))
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
 
     # ---- Saving, card, Hub -----------------------------------------------------------------------------------------
