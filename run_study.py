@@ -49,7 +49,7 @@ def main() -> None:
     setup = Setup(
         model=args.model_name_or_path,
         data_dir=data_dir,
-        corpus_dir=Path(args.corpus_dir) if args.corpus_dir else data_dir / "mirror_corpus",
+        corpus_dirs=tuple(map(Path, args.corpus_dir or [data_dir / "mirror_corpus"])),
         output_dir=Path(args.output_dir or f"out/studies/{args.study}"),
         seeds=tuple(dict.fromkeys(args.seeds)),
         max_train_samples=args.max_train_samples,
@@ -96,7 +96,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="other models for parts of a study, such as fra=camembert-base in table1")  # fmt: skip
     add("--seeds", nargs="+", type=positive, default=[33, 44, 55], metavar="S", help="default: 33 44 55")
     add("--data_dir", metavar="D", help="evaluation data; default: $MIRROR_DATA_DIR, or the folder 'data'")
-    add("--corpus_dir", metavar="C", help="training texts; default: mirror_corpus/ in D")
+    add("--corpus_dir", nargs="+", metavar="C", help="folders of training texts; default: mirror_corpus/ in D")
     add("--output_dir", metavar="O", help="default: out/studies/STUDY")
     add("--max_train_samples", type=positive, metavar="N", help="train every cell on the first N distinct texts only")
     add("--max_cells", type=positive, metavar="N", help="run at most N cells now; the same command goes on")

@@ -46,7 +46,8 @@ def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
     for axes in list(grid.flat)[len(labels) :]:
         axes.remove()
     if any(theirs.values()):
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=2)
+        handles, names = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles[::-1], names[::-1], loc="outside lower center", frameon=False, ncols=2)
     plots.save(figure, path, study.title)
 
 

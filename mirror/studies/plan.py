@@ -24,6 +24,8 @@ from mirror.studies.cells import RATE, Cell, Study
 
 Flags = dict[str, list[str]]
 
+# part of a corpus's name -> the script that makes it
+MADE_BY = (("random_strings", "random_strings.py"), ("_words_", "frequent_words.py"), ("umls", "umls_names.py"))
 OWN_FLAGS = {"model_name_or_path", "train_file", "dataset_name", "output_dir", "seed", "level", "data_dir", "force"}
 
 
@@ -33,13 +35,18 @@ class Setup:
 
     model: str
     data_dir: Path
-    corpus_dir: Path
+    corpus_dirs: tuple[Path, ...]
     output_dir: Path
     seeds: tuple[int, ...]
     max_train_samples: int | None = None
     extra: Flags = field(default_factory=dict)  # for run_mirror.py
     language_models: Mapping[str, str] = field(default_factory=dict)  # part of a cell -> model
     skip_missing: bool = False
+
+    def corpus(self, name: str) -> Path:
+        """The file of that name in the first folder that has it; in the first folder if none has."""
+        paths = [folder / name for folder in self.corpus_dirs]
+        return next((path for path in paths if path.is_file()), paths[0])
 
     def model_of(self, cell: Cell) -> str:
         return self.language_models.get(cell.part, self.model)
@@ -160,7 +167,7 @@ def _available(cell: Cell, setup: Setup) -> tuple[Cell, str]:
         if not setup.skip_missing:
             raise InputError(f"{reason}; --skip_missing goes on without")
         return replace(cell, tasks=()), reason
-    texts = str(setup.corpus_dir / cell.isotropy_texts) if cell.isotropy_texts else None
+    texts = str(setup.corpus(cell.isotropy_texts)) if cell.isotropy_texts else None
     return replace(cell, tasks=_tasks_with_data(cell.tasks, setup.data_dir, setup.skip_missing, texts)), ""
 
 
@@ -172,21 +179,18 @@ def _tasks_with_data(tasks: tuple[str, ...], data_dir: Path, skip_missing: bool,
 
 def _missing_corpus(cell: Cell, setup: Setup) -> str:
     for name in dict.fromkeys((*cell.corpora, *([cell.isotropy_texts] if cell.isotropy_texts else []))):
-        path = setup.corpus_dir / name
+        path = setup.corpus(name)
         if not path.is_file():
             return f"no corpus {path} ({how_to_make(name)})"
     asked = cell.flags.get("max_train_samples", 0)
-    there = sum(corpus_facts(setup.corpus_dir / name)[0] for name in cell.corpora)
+    there = sum(corpus_facts(setup.corpus(name))[0] for name in cell.corpora)
     return f"{' '.join(cell.corpora)}: {there:,} distinct texts, {asked:,} are needed" if there < asked else ""
 
 
 def how_to_make(corpus: str) -> str:
     """Where a missing corpus comes from."""
-    if corpus.startswith("random_strings"):
-        return "made by data_scripts/random_strings.py"
-    if "_words_" in corpus:
-        return "made by data_scripts/frequent_words.py"
-    return "a text file, one text a line; docs/studies/README.md says of what"
+    script = next((script for part, script in MADE_BY if part in corpus), "sample_sentences.py")
+    return f"data_scripts/{script} makes one"
 
 
 @cache
@@ -199,9 +203,9 @@ def corpus_facts(path: Path) -> tuple[int, str]:
 def _job(cell: Cell, seed: int | None, setup: Setup) -> Job:
     folder = setup.output_dir / cell_name(cell, seed)
     train = _training_flags(cell, seed, folder, setup) if cell.corpora else {}
-    facts = {name: corpus_facts(setup.corpus_dir / name) for name in cell.corpora}
+    facts = {name: corpus_facts(setup.corpus(name)) for name in cell.corpora}
     measured = (cell.isotropy_texts,) if cell.isotropy_texts else ()
-    hashes = {name: corpus_facts(setup.corpus_dir / name)[1] for name in (*cell.corpora, *measured)}
+    hashes = {name: corpus_facts(setup.corpus(name))[1] for name in (*cell.corpora, *measured)}
     texts = min(sum(count for count, _ in facts.values()), _limit(cell, setup) or 1 << 60)
     return Job(
         cell, seed, folder, train, _evaluation_flags(cell, folder, setup), hashes, _texts_seen(texts, cell, train)
@@ -212,7 +216,7 @@ def _training_flags(cell: Cell, seed: int, folder: Path, setup: Setup) -> Flags:
     model = setup.model_of(cell)
     flags: Flags = {
         "model_name_or_path": [model],
-        "train_file": [str(setup.corpus_dir / name) for name in cell.corpora],
+        "train_file": [str(setup.corpus(name)) for name in cell.corpora],
         "output_dir": [str(folder / "model")],
         "seed": [str(seed)],
         "level": [cell.level],
@@ -254,7 +258,7 @@ def _evaluation_flags(cell: Cell, folder: Path, setup: Setup) -> Flags:
         flags["pooling"] = [cell.pooling] if cell.pooling else setup.extra.get("pooling", [pooling])
         flags["max_seq_length"] = setup.extra.get("max_seq_length", [str(usual["max_seq_length"])])
     if cell.isotropy_texts:
-        flags["isotropy_texts"] = [str(setup.corpus_dir / cell.isotropy_texts)]
+        flags["isotropy_texts"] = [str(setup.corpus(cell.isotropy_texts))]
     return flags
 
 

@@ -160,10 +160,10 @@ def test_a_folder_of_another_run_is_refused(bert_folder, fakes, monkeypatch):
         (["--", "stray"], "after -- stand flags of run_mirror.py; 'stray' is none"),
         (
             ["--corpus_dir", "nowhere"],
-            r"no corpus nowhere/texts.txt \(a text file, .*; --skip_missing goes on without",
+            r"no corpus nowhere/texts.txt \(data_scripts/sample_sentences.py makes one\); --skip_missing",
         ),
         (["--language_models", "fra"], "'fra' is not PART=MODEL"),
-        (["--data_dir", "nowhere", "--corpus_dir", "CORPUS"], "--data_dir nowhere: no such folder"),
+        (["--data_dir", "nowhere", "--corpus_dir", "elsewhere", "CORPUS"], "--data_dir nowhere: no such folder"),
         (["--model_name_or_path", "no/such-model"], "--model_name_or_path no/such-model"),
         (["--skip_missing", "--corpus_dir", "nowhere", "--bogus"], "unrecognized arguments: --bogus"),
     ],
@@ -183,7 +183,7 @@ def test_what_a_study_varies_cannot_be_overruled(bert_folder, fakes, monkeypatch
 
 
 def test_a_missing_corpus_is_skipped_with_a_line(bert_folder, fakes, monkeypatch):
-    study(monkeypatch, fakes, bert_folder, "--skip_missing", "--corpus_dir", "nowhere")
+    study(monkeypatch, fakes, bert_folder, "--skip_missing", "--corpus_dir", "nowhere", "there")
     page = (fakes / "out/table.md").read_text()
     assert "- Left out of after: no corpus nowhere/texts.txt" in page
     assert "| before | 0.1000 |" in page
@@ -194,6 +194,25 @@ def test_too_small_a_corpus_is_no_corpus(bert_folder, fakes, monkeypatch):
     monkeypatch.setitem(STUDIES, "small", Study("S", cells, main_scores(("rg65",))))
     with pytest.raises(InputError, match=r"texts\.txt: 240 distinct texts, 500 are needed"):
         study(monkeypatch, fakes, bert_folder)
+
+
+def test_each_process_has_its_share_of_the_machine(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(execution.os, "cpu_count", lambda: 8)
+    shares = execution.environments(3)
+    assert [share["CUDA_VISIBLE_DEVICES"] for share in shares] == ["2", "3", "2"]
+    assert {share["OMP_NUM_THREADS"] for share in shares} == {"2"}
+
+
+def test_the_estimate_rests_on_the_cells_done(bert_folder, fakes, monkeypatch):
+    setup = plan.Setup(bert_folder, fakes / "data", (fakes / "data/mirror_corpus",), fakes / "out", (33, 44))
+    jobs, left_out = plan.make_jobs(STUDY, setup)
+    assert [job.texts for job in jobs] == [0, 480, 480] and left_out == []  # 240 distinct texts, two epochs
+    done = [{"texts": 480, "seconds_training": 48, "seconds_scoring": 10}]
+    seconds, basis = execution.estimated_seconds(jobs[2:], done, num_processes=2)
+    assert seconds == pytest.approx((48 + 10) / 2)
+    assert basis == "10 texts/s in training and 10 s to score a cell, as in the 1 cells done"
 
 
 def test_the_base_model_is_scored_as_its_checkpoints_will_be(bert_folder, fakes, monkeypatch):
