@@ -20,7 +20,7 @@ from run_mirror import main
 
 @pytest.fixture
 def held_out(tokenizer, sentences):
-    views = ViewSettings(5, 10, None, 24, seed=1)
+    views = ViewSettings.of(MirrorArguments(span_mask_min_chars=10), tokenizer, 24, seed=1)
     return TwoViewDataset(Dataset.from_dict({"text": sentences[:70]}), tokenizer, views)
 
 

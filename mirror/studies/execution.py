@@ -138,7 +138,7 @@ def estimated_seconds(jobs: Sequence[Job], done: Sequence[dict], num_processes: 
     pace = texts / seconds if seconds else ASSUMED_TEXTS_PER_SECOND
     scoring = sum(record["seconds_scoring"] for record in done) / len(done) if done else ASSUMED_SECONDS_TO_SCORE
     basis = f"{pace:.0f} texts/s in training and {scoring:.0f} s to score a cell"
-    basis += f", as in the {len(done)} cells done" if seconds else ", assumed" if not done else ", the pace assumed"
+    basis += f", measured on {len(done)} done" if seconds else ", assumed" if not done else ", the pace assumed"
     total = sum(job.texts / pace + scoring for job in jobs)
     return total / num_processes, basis
 

@@ -109,7 +109,8 @@ def format_table(study: Study, scores: Scores, family: str) -> str:
             both = [
                 ours[label].mean - theirs[label] if label in ours and label in theirs else None for label in labels
             ]
-            lines.append(_line("difference", [_number(value, "+") for value in both]))
+            if any(value is not None for value in both):
+                lines.append(_line("difference", [_number(value, "+") for value in both]))
     return "\n".join(lines) + "\n"
 
 

@@ -212,7 +212,7 @@ def test_the_estimate_rests_on_the_cells_done(bert_folder, fakes, monkeypatch):
     done = [{"texts": 480, "seconds_training": 48, "seconds_scoring": 10}]
     seconds, basis = execution.estimated_seconds(jobs[2:], done, num_processes=2)
     assert seconds == pytest.approx((48 + 10) / 2)
-    assert basis == "10 texts/s in training and 10 s to score a cell, as in the 1 cells done"
+    assert basis == "10 texts/s in training and 10 s to score a cell, measured on 1 done"
 
 
 def test_the_base_model_is_scored_as_its_checkpoints_will_be(bert_folder, fakes, monkeypatch):
