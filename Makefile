@@ -6,7 +6,13 @@ BIN := $(VENV)/bin
 TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-slow check clean
+.PHONY: help install demo study-list test test-slow check clean
+
+# make table3 STUDY_MODEL=bert-base-uncased STUDY_ARGS="--num_processes 2 -- --bf16"
+STUDY_MODEL ?= assets/mini-mlm
+STUDY_ARGS ?=
+STUDIES := $(addprefix table,1 2 3 4 5 6 7 8 9 10 12 13 14 21) $(addprefix figure,4 5 7 8) cls_vs_mean selection
+.PHONY: $(STUDIES)
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,6 +29,12 @@ demo: install ## a search encoder for this machine's own API docs: train, score 
 	$(BIN)/python run_mirror.py --pooling cls --max_train_samples 12000 --output_dir out/demo --force
 	$(BIN)/python run_eval.py --models assets/mini-mlm out/demo --pooling cls --tasks docs_search \
 	    --output_dir out/demo-eval
+
+study-list: install ## list the studies of the paper's tables and figures; make table3 runs one (STUDY_MODEL, STUDY_ARGS)
+	$(BIN)/python run_study.py --list
+
+$(STUDIES): install
+	$(BIN)/python run_study.py $@ --model_name_or_path $(STUDY_MODEL) $(STUDY_ARGS)
 
 test: install ## the test suite, under five minutes on two cores
 	$(TEST) -n 2 --dist loadfile

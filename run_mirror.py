@@ -28,11 +28,12 @@ from mirror.checkpoint import verify_encoder
 from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.encoder import check_length, load_backbone
 from mirror.errors import run_main
-from mirror.features import ViewSettings, two_view_dataset
+from mirror.features import TwoViewDataset, ViewSettings, two_view_dataset
 from mirror.packing import prepare_model
 from mirror.report import corpus_report, format_report, row_tokens
 from mirror.runs import (
     adapt_training_arguments,
+    all_scorers,
     check_batch_fits,
     check_output_dir,
     describe_step,
@@ -45,6 +46,7 @@ from mirror.runs import (
     task_scorer,
     write_train_results,
 )
+from mirror.selection import alignment_uniformity_scorer, hold_out
 from mirror.trainer import MirrorTrainer
 
 
@@ -56,7 +58,7 @@ def main() -> None:
     argument_types = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
     model_args, data_args, mirror_args, training_args = parse_arguments(argument_types, description=__doc__)
     setup_logging(training_args)
-    adapt_training_arguments(training_args, mirror_args.eval_tasks, data_args.streaming)
+    adapt_training_arguments(training_args, mirror_args.eval_tasks, data_args.streaming, mirror_args.select_by)
     check_output_dir(training_args.output_dir, bool(training_args.resume_from_checkpoint), mirror_args.force)
     checkpoint = find_checkpoint(training_args)
     settings = settings_of(training_args, model_args, data_args, mirror_args)
@@ -73,6 +75,10 @@ def main() -> None:
     # ---- Data ------------------------------------------------------------------------------------------------------
     with training_args.main_process_first(desc="two views of each text"):
         corpus = load_training_corpus(data_args.settings())
+        label_free = None
+        if mirror_args.validation_samples:
+            corpus, held_out = hold_out(corpus, mirror_args.validation_samples, training_args.seed)
+            label_free = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
         check_batch_fits(corpus.rows, training_args)
         dataset = two_view_dataset(corpus.rows, tokenizer, views, data_args.preprocessing_num_workers)
     report = corpus_report(corpus, dataset, training_args.train_batch_size)
@@ -83,18 +89,19 @@ def main() -> None:
     collator = PackedCollator(model, tokenizer) if packed else TwoViewCollator(tokenizer, pad_to)
     if mirror_args.mini_batch_size:
         collator = MiniBatchCollator(collator, mirror_args.mini_batch_size)
+    score = all_scorers(label_free, task_scorer(mirror_args.eval_tasks, mirror_args.data_dir))
     trainer = MirrorTrainer(
         model=model,
         args=training_args,
         train_dataset=dataset,
-        eval_dataset=dataset if mirror_args.eval_tasks else None,  # Trainer wants one; the tasks are what is scored
+        eval_dataset=dataset if score else None,  # Trainer wants one; `score` is what is evaluated
         data_collator=collator,
         processing_class=tokenizer,
         pooling=pooling,
         max_seq_length=model_args.max_seq_length,
         mirror_args=mirror_args,
         settings=settings,
-        score=task_scorer(mirror_args.eval_tasks, mirror_args.data_dir),
+        score=score,
     )
     memory = step_memory(model, training_args, mirror_args, row_tokens(report, packed, model_args.max_seq_length))
     logger.info(describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss, memory))

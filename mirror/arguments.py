@@ -193,6 +193,20 @@ class MirrorArguments:
     data_dir: str | None = field(
         default=None, metadata={"help": "Data folder of --eval_tasks (default: MIRROR_DATA_DIR)."}
     )
+    validation_samples: int | None = field(
+        default=None,
+        metadata={
+            "help": "Texts to hold out of the training; every evaluation then reports their alignment and uniformity "
+            "(lower is better), which need no labels."
+        },
+    )
+    select_by: str | None = field(
+        default=None,
+        metadata={
+            "help": "alignment_uniformity: keep the checkpoint that is best on --validation_samples (default there: "
+            "500), out of ten unless --eval_steps says otherwise."
+        },
+    )
     force: bool = field(default=False, metadata={"help": "Write into an output folder that holds another run."})
     config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags; see recipes/."})
 
@@ -208,6 +222,11 @@ class MirrorArguments:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead takes dropout's place
         if self.mini_batch_size is not None and self.mini_batch_size < 1:
             raise InputError(f"--mini_batch_size must be at least 1, got {self.mini_batch_size}")
+        if self.select_by is not None:
+            one_of("--select_by", self.select_by, ("alignment_uniformity",))
+            self.validation_samples = self.validation_samples or 500
+        if self.validation_samples is not None and self.validation_samples < 2:
+            raise InputError(f"--validation_samples must be at least 2, got {self.validation_samples}")
         probability("--dropout_rate", self.dropout_rate, "the paper uses 0.1")
         probability("--drophead_rate", self.drophead_rate, "the paper uses 0.2 for BERT and 0.05 for RoBERTa")
 

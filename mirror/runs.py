@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from datasets.utils import logging as datasets_progress
 from transformers import PreTrainedModel, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy, get_last_checkpoint
 from transformers.utils import logging as transformers_logging
 
 from mirror.arguments import MirrorArguments
@@ -25,7 +25,10 @@ from mirror.docstrings import collect, training_texts
 from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.memory import estimate_step_bytes
+from mirror.selection import CRITERION
 
+
+Scorer = Callable[[Encoder], dict[str, float]]
 
 logger = logging.getLogger(__name__)
 
@@ -188,7 +191,7 @@ def sample_texts(rows: Dataset | IterableDataset, count: int = 8) -> list[str]:
     return [row["text"] for row in rows.take(count)]
 
 
-def task_scorer(tasks: list[str] | None, data_dir: str | None) -> Callable[[Encoder], dict[str, float]] | None:
+def task_scorer(tasks: list[str] | None, data_dir: str | None) -> Scorer | None:
     """A function that scores an encoder on `tasks`; it checks now that they exist and that their data is there.
 
     Raises:
@@ -202,8 +205,29 @@ def task_scorer(tasks: list[str] | None, data_dir: str | None) -> Callable[[Enco
     return lambda encoder: {task.name: task.score(encoder.encode, encoder)["main_score"] for task in prepared}
 
 
-def adapt_training_arguments(args: TrainingArguments, eval_tasks: list[str] | None, streaming: bool) -> None:
-    """What follows for the Trainer from flags of ours: tasks are scored and choose the checkpoint; streams are not sent on."""
+def all_scorers(*scorers: Scorer | None) -> Scorer | None:
+    """One function that returns the scores of all `scorers`; None if there are none."""
+    present = [scorer for scorer in scorers if scorer]
+    if not present:
+        return None
+    return lambda encoder: {name: score for scorer in present for name, score in scorer(encoder).items()}
+
+
+def adapt_training_arguments(
+    args: TrainingArguments, eval_tasks: list[str] | None, streaming: bool, select_by: str | None = None
+) -> None:
+    """What follows for the Trainer from flags of ours: scores choose the checkpoint; streams are not sent on."""
+    if select_by:
+        if args.eval_strategy == IntervalStrategy.NO:
+            args.eval_strategy, args.eval_steps = IntervalStrategy.STEPS, args.eval_steps or 0.1  # of the run
+        args.save_strategy, args.save_steps = (
+            SaveStrategy(args.eval_strategy.value),
+            args.eval_steps or args.save_steps,
+        )
+        args.save_total_limit = args.save_total_limit or 1  # beside the last one
+        args.load_best_model_at_end, args.metric_for_best_model = True, select_by
+    if (args.metric_for_best_model or "").removeprefix("eval_") == CRITERION:
+        args.greater_is_better = False
     if eval_tasks:
         if args.eval_strategy == IntervalStrategy.NO:
             args.eval_strategy = IntervalStrategy.EPOCH

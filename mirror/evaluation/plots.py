@@ -32,7 +32,7 @@ def cosine_histograms(path: Path, histograms: Mapping[str, dict], title: str = "
         axes.set_title(name, loc="left", fontsize=10)
     panels[0].legend(frameon=False)
     panels[-1].set_xlabel("cosine")
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def roc_curves(path: Path, curves: Mapping[str, dict], title: str = "") -> None:
@@ -50,7 +50,7 @@ def roc_curves(path: Path, curves: Mapping[str, dict], title: str = "") -> None:
         axes.plot(curve["false_positive_rate"], curve["true_positive_rate"], color=colour, label=label)
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.legend(loc="lower right", frameon=False)
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], title: str = "") -> None:
@@ -67,7 +67,7 @@ def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], ti
     axes.set_yticks(range(len(languages)), languages)
     axes.set(xlabel="language retrieved", ylabel="language of the query")
     figure.colorbar(image, ax=axes, shrink=0.8, label="share of queries")
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def translation_scatter(
@@ -88,7 +88,7 @@ def translation_scatter(
         axes.scatter(*pairs[:, side].T, s=18, color=COLOURS[side], marker=marker, label=name, zorder=2)
     axes.set(xlabel="first principal component", ylabel="second principal component")
     axes.legend(frameon=False)
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def _used_range(edges: np.ndarray, histograms) -> tuple[float, float]:
@@ -98,7 +98,8 @@ def _used_range(edges: np.ndarray, histograms) -> tuple[float, float]:
     return float(edges[filled[0]]), float(edges[filled[-1] + 1])
 
 
-def _save(figure: Figure, path: Path, title: str) -> None:
+def save(figure: Figure, path: Path, title: str) -> None:
+    """Write the picture aside, then rename it."""
     figure.suptitle(title)
     for axes in figure.axes:
         _without_box(axes)

@@ -1,0 +1,63 @@
+"""Every declared study is sound: its tasks exist, its flags parse, its published numbers have a place in its table."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from mirror.arguments import (
+    LEVELS,
+    DataArguments,
+    MirrorArguments,
+    MirrorTrainingArguments,
+    ModelArguments,
+    parse_arguments,
+)
+from mirror.errors import InputError
+from mirror.evaluation.catalogue import all_tasks, resolve
+from mirror.studies.catalogue import STUDIES, find_study
+from mirror.studies.cells import RATE
+from mirror.studies.plan import cell_name
+
+
+TYPES = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_is_sound(name, tmp_path):
+    study = STUDIES[name]
+    names = [cell_name(cell) for cell in study.cells]
+    assert len(set(names)) == len(names)
+    known = all_tasks(tmp_path)
+    tasks = {task.name for cell in study.cells for task in resolve(cell.tasks, known)}
+    assert {column.task for column in study.columns} <= tasks | {"selection"}
+    labels = {column.label for column in study.columns} | {"average"}
+    for rows in study.published.values():
+        assert set(rows) <= set(study.rows)
+        assert all(labels & set(scores) for scores in rows.values())
+    if study.figure == "curve":
+        assert all(float(row) > 0 for row in study.rows)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_flag_is_one_of_run_mirror(name, tmp_path):
+    for cell in STUDIES[name].cells:
+        assert cell.level in LEVELS
+        argv = ["--output_dir", os.fspath(tmp_path), "--level", cell.level]
+        for key, value in cell.flags.items():
+            value = value["bert"] if isinstance(value, Mapping) else value
+            argv += [f"--{'learning_rate' if key == RATE else key}", str(value)]
+        parse_arguments(TYPES, argv)
+
+
+def test_the_docs_have_a_line_for_each():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "studies" / "README.md").read_text(encoding="utf-8")
+    assert [name for name in STUDIES if f"| `{name}` |" not in page] == []
+
+
+def test_an_unknown_study_gets_the_nearest():
+    with pytest.raises(InputError, match="unknown study 'tabel3'; did you mean 'table3'"):
+        find_study("tabel3")

@@ -1,0 +1,237 @@
+"""run_study.py as a user meets it: cells run once, failures are one line each, a dry run writes nothing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import run_eval
+import run_study
+from mirror.errors import InputError, run_main
+from mirror.studies import execution, plan
+from mirror.studies.catalogue import STUDIES
+from mirror.studies.cells import RATE, Cell, Study, main_scores
+from tests.evaluation.folder import write_tsv
+
+
+STUDY = Study(
+    "A small study",
+    (
+        Cell("before", ("rg65",), pooling="mean"),
+        Cell("after", ("rg65",), ("texts.txt",), "word", {RATE: 2.5, "drophead_rate": {"bert": 0.2}}),
+    ),
+    main_scores(("rg65",)),
+    published={"bert": {"after": {"rg65": 0.25}}},
+)
+# Stand-ins that note how they were called; the trained "model" holds its seed, which becomes the score.
+FAKE_MIRROR = """
+import pathlib, sys
+args = sys.argv[1:]
+value = lambda flag: args[args.index(flag) + 1]
+here = pathlib.Path(__file__).parent
+with (here / "calls.txt").open("a") as calls:
+    calls.write("mirror " + " ".join(args) + "\\n")
+if (here / ("fail" + value("--seed"))).exists():
+    sys.exit("Traceback\\nerror: no luck with this seed")
+folder = pathlib.Path(value("--output_dir"))
+folder.mkdir()
+(folder / "seed").write_text(value("--seed"))
+"""
+FAKE_EVAL = """
+import json, pathlib, sys
+args = sys.argv[1:]
+value = lambda flag: args[args.index(flag) + 1]
+with (pathlib.Path(__file__).parent / "calls.txt").open("a") as calls:
+    calls.write("eval " + " ".join(args) + "\\n")
+seed = pathlib.Path(value("--model_name_or_path")) / "seed"
+score = int(seed.read_text()) / 100 if seed.exists() else 0.1
+folder = pathlib.Path(value("--output_dir"))
+folder.mkdir(exist_ok=True)
+(folder / "results.json").write_text(json.dumps({"tasks": {"rg65": {"main_score": score}}}))
+"""
+
+
+@pytest.fixture
+def workplace(sentences, tmp_path, monkeypatch) -> Path:
+    """A data folder with one task, a corpus, and the study `small`."""
+    words = sorted({word for sentence in sentences for word in sentence.split()})
+    rows = [(words[n % 90], words[(n * 7 + 3) % 90], round(4 * ((n * 13) % 65) / 64, 3)) for n in range(65)]
+    write_tsv(tmp_path / "data/wordsim/rg65.tsv", ("word1", "word2", "score"), rows)
+    (tmp_path / "data/mirror_corpus").mkdir()
+    (tmp_path / "data/mirror_corpus/texts.txt").write_text("\n".join([*sentences, sentences[0], ""]))
+    monkeypatch.setitem(STUDIES, "small", STUDY)
+    return tmp_path
+
+
+@pytest.fixture
+def fakes(workplace, monkeypatch) -> Path:
+    (workplace / "run_mirror.py").write_text(FAKE_MIRROR)
+    (workplace / "run_eval.py").write_text(FAKE_EVAL)
+    monkeypatch.setattr(execution, "ROOT", workplace)
+    return workplace
+
+
+def study(monkeypatch, workplace: Path, model: str, *flags) -> None:
+    common = ["--data_dir", workplace / "data", "--output_dir", workplace / "out", "--model_name_or_path", model]
+    argv = ["run_study.py", "small", *common, *flags]
+    monkeypatch.setattr(sys, "argv", [str(item) for item in argv])
+    run_study.main()
+
+
+def calls(workplace: Path) -> list[str]:
+    return (workplace / "calls.txt").read_text().splitlines()
+
+
+def test_each_cell_is_run_once_and_written_up(bert_folder, fakes, monkeypatch, capsys):
+    study(monkeypatch, fakes, bert_folder, "--max_cells", 2, "--seeds", 33, 44, 55)
+    assert len(calls(fakes)) == 3  # the base is scored; the first seed is trained and scored
+    assert "Not done: after-seed44, after-seed55." in (fakes / "out/table.md").read_text()
+    study(monkeypatch, fakes, bert_folder, "--num_processes", 2, "--seeds", 33, 44, 55)
+    assert len(calls(fakes)) == 7
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44, 55)  # nothing is left to run
+    assert len(calls(fakes)) == 7
+
+    first = next(call for call in calls(fakes) if call.startswith("mirror"))
+    for flags in ("--seed 33", "--level word", "--learning_rate 5e-05", "--drophead_rate 0.2"):
+        assert flags in first
+    page = (fakes / "out/table.md").read_text()
+    assert "| after | 0.4400 ± 0.1100 |\n| published (bert) | 0.2500 |\n| difference | +0.1900 |" in page
+    assert "Not done" not in page and capsys.readouterr().out.count("| before | 0.1000 |") == 3
+    assert (fakes / "out/figure.png").read_bytes().startswith(b"\x89PNG")
+    assert len((fakes / "out/results.csv").read_text().splitlines()) == 5
+    assert not list((fakes / "out").glob("*/model"))
+
+
+def test_a_failed_cell_is_one_line_the_others_go_on_and_it_is_tried_again(bert_folder, fakes, monkeypatch, capsys):
+    (fakes / "fail33").touch()
+    with pytest.raises(SystemExit, match="2"):
+        run_main(lambda: study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44))
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: 1 of 3 cells failed: after-seed33; the same command tries them again"
+    )
+    assert "| after | 0.4400 |" in (fakes / "out/table.md").read_text()
+    assert not (fakes / "out/after-seed33/cell.json").exists()
+    (fakes / "fail33").unlink()
+    done = len(calls(fakes))
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44, "--keep_models")
+    assert [call.split()[0] for call in calls(fakes)[done:]] == ["mirror", "eval"]
+    assert (fakes / "out/after-seed33/model/seed").exists()
+
+
+def test_the_line_of_a_failed_cell_says_why(bert_folder, fakes, monkeypatch, caplog):
+    (fakes / "fail33").touch()
+    with caplog.at_level("INFO"), pytest.raises(InputError):
+        study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+    (line,) = (record.message for record in caplog.records if "FAILED" in record.message)
+    assert "after-seed33 FAILED: run_mirror.py exited with 1: no luck with this seed (all of it: " in line
+
+
+def test_a_dry_run_writes_nothing_and_says_how_long(bert_folder, fakes, monkeypatch, capsys, caplog):
+    with caplog.at_level("INFO"):
+        study(monkeypatch, fakes, bert_folder, "--dry_run", "--max_train_samples", 100)
+    assert capsys.readouterr().out.split() == ["before", "after-seed33", "after-seed44", "after-seed55"]
+    # 3 seeds x 100 texts x 2 epochs at 200 texts/s, and 4 x 60 s to score: 243 s
+    assert (
+        "4 cells: 0 done, 4 to run now, about 4 min (200 texts/s in training and 60 s to score a cell, assumed)"
+        in (caplog.text)
+    )
+    assert not (fakes / "out").exists() and not (fakes / "calls.txt").exists()
+
+
+def test_a_folder_of_another_run_is_refused(bert_folder, fakes, monkeypatch):
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+    with pytest.raises(InputError, match=r"made with another --max_steps; give another --output_dir, or delete"):
+        study(monkeypatch, fakes, bert_folder, "--seeds", 33, "--", "--max_steps", 3)
+    (fakes / "data/mirror_corpus/texts.txt").write_text("another corpus\n")
+    plan.corpus_facts.cache_clear()  # as in a new process
+    with pytest.raises(InputError, match=r"made with another texts\.txt"):
+        study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--", "--seed", "3"], "--seed after -- is set by run_study.py itself"),
+        (["--", "--max_train_samples", "3"], "--max_train_samples goes before the --"),
+        (["--", "stray"], "after -- stand flags of run_mirror.py; 'stray' is none"),
+        (
+            ["--corpus_dir", "nowhere"],
+            r"no corpus nowhere/texts.txt \(data_scripts/sample_sentences.py makes one\); --skip_missing",
+        ),
+        (["--language_models", "fra"], "'fra' is not PART=MODEL"),
+        (["--data_dir", "nowhere", "--corpus_dir", "elsewhere", "CORPUS"], "--data_dir nowhere: no such folder"),
+        (["--model_name_or_path", "no/such-model"], "--model_name_or_path no/such-model"),
+        (["--skip_missing", "--corpus_dir", "nowhere", "--bogus"], "unrecognized arguments: --bogus"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line_before_anything_runs(bert_folder, fakes, monkeypatch, flags, message):
+    flags = [str(fakes / "data/mirror_corpus") if flag == "CORPUS" else flag for flag in flags]
+    with pytest.raises(InputError, match=message) as error:
+        study(monkeypatch, fakes, bert_folder, *flags)
+    assert "\n" not in str(error.value) and not (fakes / "out").exists()
+
+
+def test_what_a_study_varies_cannot_be_overruled(bert_folder, fakes, monkeypatch):
+    cells = tuple(Cell(str(rate), ("rg65",), ("texts.txt",), flags={"dropout_rate": rate}) for rate in (0.1, 0.2))
+    monkeypatch.setitem(STUDIES, "small", Study("S", cells, main_scores(("rg65",))))
+    with pytest.raises(InputError, match="--dropout_rate after -- is what this study varies"):
+        study(monkeypatch, fakes, bert_folder, "--", "--dropout_rate", "0.3")
+
+
+def test_a_missing_corpus_is_skipped_with_a_line(bert_folder, fakes, monkeypatch):
+    study(monkeypatch, fakes, bert_folder, "--skip_missing", "--corpus_dir", "nowhere", "there")
+    page = (fakes / "out/table.md").read_text()
+    assert "- Left out of after: no corpus nowhere/texts.txt" in page
+    assert "| before | 0.1000 |" in page
+
+
+def test_too_small_a_corpus_is_no_corpus(bert_folder, fakes, monkeypatch):
+    cells = (Cell("500", ("rg65",), ("texts.txt",), flags={"max_train_samples": 500}),)
+    monkeypatch.setitem(STUDIES, "small", Study("S", cells, main_scores(("rg65",))))
+    with pytest.raises(InputError, match=r"texts\.txt: 240 distinct texts, 500 are needed"):
+        study(monkeypatch, fakes, bert_folder)
+
+
+def test_each_process_has_its_share_of_the_machine(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(execution.os, "cpu_count", lambda: 8)
+    shares = execution.environments(3)
+    assert [share["CUDA_VISIBLE_DEVICES"] for share in shares] == ["2", "3", "2"]
+    assert {share["OMP_NUM_THREADS"] for share in shares} == {"2"}
+
+
+def test_the_estimate_rests_on_the_cells_done(bert_folder, fakes, monkeypatch):
+    setup = plan.Setup(bert_folder, fakes / "data", (fakes / "data/mirror_corpus",), fakes / "out", (33, 44))
+    jobs, left_out = plan.make_jobs(STUDY, setup)
+    assert [job.texts for job in jobs] == [0, 480, 480] and left_out == []  # 240 distinct texts, two epochs
+    done = [{"texts": 480, "seconds_training": 48, "seconds_scoring": 10}]
+    seconds, basis = execution.estimated_seconds(jobs[2:], done, num_processes=2)
+    assert seconds == pytest.approx((48 + 10) / 2)
+    assert basis == "10 texts/s in training and 10 s to score a cell, measured on 1 done"
+
+
+def test_the_base_model_is_scored_as_its_checkpoints_will_be(bert_folder, fakes, monkeypatch):
+    """The same length, and the pooling of the cell: with flags that the real run_eval.py takes."""
+    study(monkeypatch, fakes, bert_folder, "--max_cells", 1, "--", "--max_seq_length", 24)
+    monkeypatch.setattr(sys, "argv", calls(fakes)[0].replace("eval ", "run_eval.py ", 1).split())
+    args = run_eval.parse_arguments()
+    assert (args.model_name_or_path, args.tasks, args.pooling) == (bert_folder, ["rg65"], "mean")
+    assert (args.max_seq_length, args.no_cache, args.published) == (24, True, "none")
+
+
+def test_a_real_cell_is_trained_and_scored(bert_folder, workplace, monkeypatch):
+    monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=STUDY.cells[1:]))
+    extra = ["--", "--max_steps", 2, "--per_device_train_batch_size", 20, "--max_seq_length", 24]
+    study(monkeypatch, workplace, bert_folder, "--seeds", 33, "--keep_models", *extra)
+    record = json.loads((workplace / "out/after-seed33/cell.json").read_text())
+    score = record["tasks"]["rg65"]["main_score"]
+    assert -1 <= score <= 1 and record["texts"] == 40
+    trained = json.loads((workplace / "out/after-seed33/model/train_results.json").read_text())["settings"]
+    assert trained["seed"] == 33 and trained["learning_rate"] == pytest.approx(5e-5)
+    assert trained["drophead_rate"] == 0.2 and trained["dropout_rate"] == 0.0 and trained["max_steps"] == 2
+    assert f"| after | {score:.4f} |" in (workplace / "out/table.md").read_text()

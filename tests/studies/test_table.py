@@ -1,0 +1,95 @@
+"""The numbers of a study's table, by hand."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from mirror.studies.cells import Cell, Column, Study, averages
+from mirror.studies.table import best_row, collect, format_csv, format_table, published_scores
+
+
+def record(row: str, seed: int | None, part: str = "", **tasks: float) -> dict:
+    return {
+        "row": row,
+        "part": part,
+        "seed": seed,
+        "seconds_training": 1.5,
+        "seconds_scoring": 2.0,
+        "tasks": {task: {"main_score": score, "extra": score / 2} for task, score in tasks.items()},
+    }
+
+
+STUDY = Study(
+    "A study",
+    (Cell("before", ("a", "b")), Cell("after", ("a", "b"), ("corpus.txt",))),
+    (Column("a", "a"), Column("b", "b")),
+    average=True,
+    published={"bert": {"before": {"a": 0.25, "b": 0.35}, **averages(".5", "after")}},
+)
+RECORDS = [
+    record("before", None, a=0.2, b=0.4),
+    record("after", 33, a=0.5, b=0.7),
+    record("after", 44, a=0.6, b=0.8),
+    record("after", 55, a=0.7, b=1.2),
+]
+
+
+def test_mean_and_sample_deviation_over_seeds():
+    scores = collect(STUDY, RECORDS)
+    assert scores["after"]["a"].mean == pytest.approx(0.6)
+    assert scores["after"]["a"].std == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
+    # averages a seed: 0.6, 0.7, 0.95; mean 0.75; deviations -.15, -.05, .2; sqrt(.065 / 2)
+    assert scores["after"]["average"].mean == pytest.approx(0.75)
+    assert scores["after"]["average"].std == pytest.approx(0.0325**0.5)
+    assert scores["before"]["average"].std is None
+
+
+def test_the_table_has_ours_published_and_the_difference():
+    lines = format_table(STUDY, collect(STUDY, RECORDS), "bert").splitlines()
+    assert lines == [
+        "| | a | b | average |",
+        "| --- | ---: | ---: | ---: |",
+        "| before | 0.2000 | 0.4000 | 0.3000 |",
+        "| published (bert) | 0.2500 | 0.3500 | 0.3000 |",
+        "| difference | -0.0500 | +0.0500 | +0.0000 |",
+        "| after | 0.6000 ± 0.1000 | 0.9000 ± 0.2646 | 0.7500 ± 0.1803 |",
+        "| published (bert) |  |  | 0.5000 |",
+        "| difference |  |  | +0.2500 |",
+    ]
+
+
+def test_an_average_over_fewer_columns_is_said_so_and_compared_only_with_its_like():
+    partial = [{**r, "tasks": {"a": r["tasks"]["a"]}} for r in RECORDS]
+    scores = collect(STUDY, partial)
+    lines = format_table(STUDY, scores, "bert").splitlines()
+    assert lines[0] == "| | a | average of 1 |"
+    assert published_scores(STUDY, ["a", "average"], "before", "bert") == {"a": 0.25, "average": 0.25}
+    assert published_scores(STUDY, ["a", "average"], "after", "bert") == {}  # .5 is over both
+    assert len(lines) == 6
+
+
+def test_a_seed_that_lacks_a_column_has_no_average():
+    scores = collect(STUDY, [*RECORDS[:3], record("after", 55, a=0.7)])
+    assert scores["after"]["a"].values == (0.5, 0.6, 0.7)
+    assert scores["after"]["average"].values == pytest.approx((0.6, 0.7))
+
+
+def test_parts_of_a_row_fill_their_own_columns():
+    columns = (Column("words", "t", part="word"), Column("names", "t", "extra", part="phrase"))
+    study = Study("S", (Cell("r", ("t",), part="word"), Cell("r", ("t",), part="phrase")), columns)
+    records = [record("r", None, "word", t=0.5), record("r", None, "phrase", t=0.8)]
+    scores = collect(study, records)["r"]
+    assert (scores["words"].mean, scores["names"].mean) == (0.5, 0.4)
+    rows = list(csv.DictReader(format_csv(study, records).splitlines()))
+    assert [(row["column"], row["score"], row["seed"], row["seconds"]) for row in rows] == [
+        ("words", "0.5", "", "3.5"),
+        ("names", "0.4", "", "3.5"),
+    ]
+
+
+def test_the_best_row_is_that_of_the_dev_column():
+    study = Study("S", STUDY.cells, STUDY.columns, choose_on="a")
+    assert best_row(study, collect(study, RECORDS)) == "after"
+    assert best_row(study, collect(study, [])) is None
