@@ -23,7 +23,7 @@ from mirror.arguments import (
     default_pooling,
     parse_arguments,
 )
-from mirror.card import card_facts, write_card
+from mirror.card import write_card
 from mirror.checkpoint import verify_encoder
 from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.encoder import check_length, load_backbone
@@ -38,12 +38,14 @@ from mirror.runs import (
     describe_step,
     find_checkpoint,
     load_training_corpus,
+    run_facts,
     sample_texts,
     settings_of,
     setup_logging,
     task_scorer,
     write_train_results,
 )
+from mirror.scores import scores_of_run, write_scores
 from mirror.trainer import MirrorTrainer
 
 
@@ -95,7 +97,8 @@ def main() -> None:
         settings=settings,
         score=task_scorer(mirror_args.eval_tasks, mirror_args.data_dir),
     )
-    logger.info(describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss))
+    step = describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss)
+    logger.info(step)
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
 
     # ---- Saving, card, Hub -----------------------------------------------------------------------------------------
@@ -103,8 +106,11 @@ def main() -> None:
     trainer.save_state()
     if trainer.is_world_process_zero():
         readers = verify_encoder(training_args.output_dir, trainer.encoder(), sample_texts(corpus.rows))
-        write_train_results(training_args.output_dir, metrics, report, settings, readers)
-        write_card(training_args, model_args, mirror_args, pooling, model, card_facts(settings, report, metrics))
+        run = run_facts(training_args, model_args.model_name_or_path, data_args.dataset_name, step)
+        write_train_results(training_args.output_dir, metrics, report, settings, readers, run)
+        scores = scores_of_run(trainer.state, training_args.load_best_model_at_end, mirror_args.data_dir)
+        write_scores(training_args.output_dir, scores)
+        write_card(training_args.output_dir)
         logger.info("encoder with pooling '%s' in %s; read back alike by %s",
                     pooling, training_args.output_dir, " and ".join(readers))  # fmt: skip
     if training_args.push_to_hub:

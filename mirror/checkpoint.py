@@ -89,6 +89,13 @@ def verify_encoder(folder: str | Path, encoder: Encoder, texts: list[str]) -> di
     return cosines
 
 
+def stored_pooling(folder: Path) -> str:
+    """The pooling of a checkpoint folder: ours where it says, otherwise what sentence-transformers is told."""
+    if (folder / MIRROR_CONFIG).exists():
+        return json.loads((folder / MIRROR_CONFIG).read_text(encoding="utf-8"))["pooling"]
+    return json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))["pooling_mode"]
+
+
 def _write_sentence_transformers(folder: Path, model: PreTrainedModel, pooling: str, max_seq_length: int) -> None:
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     mode, width = EXPORTED_POOLING[pooling], model.config.hidden_size
