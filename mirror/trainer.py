@@ -17,6 +17,7 @@ from mirror.distributed import gather_with_gradient, rank
 from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.gradient_cache import backward_through_cache
+from mirror.hub import PushesCheckpoints
 from mirror.losses import alignment, info_nce, uniformity
 from mirror.packing import packed_forward
 from mirror.pooling import pool
@@ -32,7 +33,7 @@ class FreshViews(TrainerCallback):
         train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
 
 
-class MirrorTrainer(Trainer):
+class MirrorTrainer(PushesCheckpoints, Trainer):
     """Trains an encoder so that the two views of a text meet and all others stay apart.
 
     Args:
@@ -156,6 +157,3 @@ class MirrorTrainer(Trainer):
                 *(output_dir or self.args.output_dir, model, self.processing_class),
                 *(self.pooling, self.max_seq_length, self.settings),
             )
-
-    def create_model_card(self, *args, **kwargs) -> None:
-        """The card is written by `mirror.card`; Trainer's draft must not replace it at a push."""
