@@ -13,8 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from datasets import Dataset, IterableDataset
-from datasets.utils import logging as datasets_progress
+from datasets import Dataset, IterableDataset, disable_progress_bars
 from huggingface_hub import ModelCard
 from transformers import TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
@@ -249,4 +248,4 @@ def setup_logging(args: TrainingArguments) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     transformers_logging.set_verbosity(args.get_process_log_level())
     if not talks:
-        datasets_progress.disable_progress_bars()
+        disable_progress_bars()
