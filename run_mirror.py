@@ -29,6 +29,7 @@ from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.encoder import check_length, load_backbone
 from mirror.errors import run_main
 from mirror.features import ViewSettings, two_view_dataset
+from mirror.lora import add_lora, check_lora
 from mirror.packing import prepare_model
 from mirror.report import corpus_report, format_report
 from mirror.runs import (
@@ -57,6 +58,7 @@ def main() -> None:
     argument_types = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
     model_args, data_args, mirror_args, training_args = parse_arguments(argument_types, description=__doc__)
     setup_logging(training_args)
+    check_lora(mirror_args.lora_rank, training_args)
     adapt_training_arguments(training_args, mirror_args.eval_tasks, data_args.streaming)
     check_output_dir(training_args.output_dir, bool(training_args.resume_from_checkpoint), mirror_args.force)
     checkpoint = find_checkpoint(training_args)
@@ -69,6 +71,8 @@ def main() -> None:
     check_length(model, model_args.max_seq_length)
     noise = (mirror_args.dropout_rate, mirror_args.drophead_rate, mirror_args.controlled_dropout)
     packed = prepare_model(model, pooling, mirror_args.packing, *noise)
+    if mirror_args.lora_rank:
+        add_lora(model, mirror_args.lora_rank)
     views = ViewSettings.of(mirror_args, tokenizer, model_args.max_seq_length, training_args.seed)
 
     # ---- Data ------------------------------------------------------------------------------------------------------

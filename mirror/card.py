@@ -102,6 +102,7 @@ def card_facts(results: dict) -> dict[str, str]:
         "second view": f"span of {settings['span_mask_length']} characters masked in texts of "
         f"{settings['span_mask_min_chars']} or more; {', '.join(noise)}",
         "loss": f"{settings['loss']}, temperature {settings['temperature']}",
+        "trained": f"updates of rank {settings['lora_rank']}, merged" if settings.get("lora_rank") else "all weights",
         "optimiser": f"AdamW, rate {settings['learning_rate']:g}, decay {settings['weight_decay']:g}",
         **run_rows(results),
     }

@@ -18,6 +18,7 @@ from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.gradient_cache import backward_through_cache
 from mirror.hub import PushesCheckpoints
+from mirror.lora import merged
 from mirror.losses import alignment, info_nce, uniformity
 from mirror.packing import packed_forward
 from mirror.pooling import pool
@@ -153,6 +154,8 @@ class MirrorTrainer(PushesCheckpoints, Trainer):
         """Weights and every description of the pooling; no pickled arguments beside them."""
         if self.args.should_save:
             model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+            if self.mirror_args.lora_rank:
+                model = merged(model)
             save_encoder(
                 *(output_dir or self.args.output_dir, model, self.processing_class),
                 *(self.pooling, self.max_seq_length, self.settings),
