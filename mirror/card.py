@@ -82,7 +82,7 @@ def write_card(folder: str | Path, name: str | None = None) -> None:
         note=NOTES.get(pooling),
         facts=facts_of(results),
         corpus={} if is_cmlm else corpus_facts(results["corpus"]),
-        readers=results["cosine_after_reload"],
+        readers=results["cosine_after_reload"] | _onnx_readers(folder),
         scores=score_table(scores),
     )  # fmt: skip
     ModelCard(text).save(folder / "README.md")  # which reads the metadata back, and so refuses what the Hub could not
@@ -169,6 +169,14 @@ def _readers_see(folder: Path) -> tuple[int, bool]:
     if dense:
         return _read(folder, f"{dense[-1]}/config.json")["out_features"], True
     return _read(folder, "1_Pooling/config.json")["embedding_dimension"], False
+
+
+def _onnx_readers(folder: Path) -> dict[str, float]:
+    """The cosines that `mirror.export` measured, if it ran on this folder."""
+    if not (folder / "onnx" / "export.json").exists():
+        return {}
+    report = _read(folder, "onnx/export.json")
+    return {f"ONNX Runtime, {name}, on {got['texts']} texts": got["lowest_cosine"] for name, got in report.items()}
 
 
 def _read(folder: Path, filename: str) -> dict:

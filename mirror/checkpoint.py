@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def save_encoder(
         settings: the configuration of the run, kept in `mirror_config.json`.
     """
     folder = Path(folder)
+    shutil.rmtree(folder / "onnx", ignore_errors=True)  # a copy of other weights
     with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
