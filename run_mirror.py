@@ -31,7 +31,7 @@ from mirror.errors import run_main
 from mirror.features import ViewSettings, two_view_dataset
 from mirror.lora import add_lora, check_lora
 from mirror.packing import prepare_model
-from mirror.report import corpus_report, format_report
+from mirror.report import corpus_report, format_report, row_tokens
 from mirror.runs import (
     adapt_training_arguments,
     check_batch_fits,
@@ -43,6 +43,7 @@ from mirror.runs import (
     sample_texts,
     settings_of,
     setup_logging,
+    step_memory,
     task_scorer,
     write_train_results,
 )
@@ -101,7 +102,8 @@ def main() -> None:
         settings=settings,
         score=task_scorer(mirror_args.eval_tasks, mirror_args.data_dir),
     )
-    step = describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss)
+    memory = step_memory(model, training_args, mirror_args, row_tokens(report, packed, model_args.max_seq_length))
+    step = describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss, memory)
     logger.info(step)
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
 

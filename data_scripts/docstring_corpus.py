@@ -3,8 +3,8 @@
     python data_scripts/docstring_corpus.py --output_dir data/docs
     python data_scripts/docstring_corpus.py --output_dir data/docs --packages stdlib numpy my_own_package
 
-Writes `train.txt` (names and summaries of three quarters of the functions, one text a line, unpaired: what run_mirror.py
-trains on by default) and `search.tsv` (query and target of the other quarter: the task docs_search).
+Writes `train.txt` (names and summaries of five functions in eight, one text a line, unpaired: what run_mirror.py trains on
+by default) and `search.tsv` (query and target of one quarter: the task docs_search). The rest is docs_search_dev's.
 """
 
 from __future__ import annotations

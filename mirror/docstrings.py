@@ -1,8 +1,8 @@
 """Docstrings of the Python packages on this machine: real text for the demo, with no download and no licence to carry.
 
 Reads source files with `ast`, imports nothing, executes nothing. Gives `(name, summary)` pairs for the task
-`docs_search` and sentences to train on. A fixed hash of the summary says which side of the split a pair is on, so the
-two sides share no summary on any machine, and a model pretrained elsewhere has not seen the test side either.
+`docs_search` and sentences to train on. A fixed hash of the summary says which part of the split a pair is on, so the
+parts share no summary on any machine, and a model pretrained elsewhere has not seen the test part either.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pathlib import Path
 # Packages that the pinned requirements install anyway and whose docstrings were written to be read.
 DEFAULT_PACKAGES = ("stdlib", "numpy", "scipy", "pandas", "sklearn", "matplotlib", "networkx", "torch")
 SKIPPED_FOLDERS = {"test", "tests", "testing", "_vendor", "site-packages", "idlelib", "lib2to3"}
-TEST_SHARE = 4  # one summary in four is held out
+TEST_SHARE = 4  # one summary in four is the test's
+DEV_SHARE = 6  # and of the rest one in six is for choosing settings
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])")
@@ -38,9 +39,12 @@ class Docstring:
     paragraphs: tuple[str, ...]  # every paragraph of prose, the summary's included
 
     @property
-    def held_out(self) -> bool:
-        """True if the pair belongs to the test side, which nothing in this project trains on."""
-        return int(hashlib.sha1(self.summary.lower().encode()).hexdigest(), 16) % TEST_SHARE == 0
+    def part(self) -> str:
+        """`train`, `dev` or `test`."""
+        number = int(hashlib.sha1(self.summary.lower().encode()).hexdigest(), 16)
+        if number % TEST_SHARE == 0:
+            return "test"
+        return "dev" if number // TEST_SHARE % DEV_SHARE == 0 else "train"
 
 
 def split_name(identifier: str) -> str:
@@ -61,14 +65,14 @@ def collect(packages: Iterable[str] = DEFAULT_PACKAGES, num_proc: int | None = N
     return [entry for entries in per_file for entry in entries]
 
 
-def search_pairs(entries: Iterable[Docstring]) -> list[tuple[str, str]]:
-    """Held-out (name, summary) pairs: names of two words or more, each name and each summary once."""
+def search_pairs(entries: Iterable[Docstring], part: str = "test") -> list[tuple[str, str]]:
+    """(name, summary) pairs of one part: names of two words or more, each name and each summary once."""
     names: set[str] = set()
     summaries: set[str] = set()
     pairs = []
     for entry in entries:
         key = entry.summary.lower()
-        if entry.held_out and " " in entry.name and entry.name not in names and key not in summaries:
+        if entry.part == part and " " in entry.name and entry.name not in names and key not in summaries:
             names.add(entry.name)
             summaries.add(key)
             pairs.append((entry.name, entry.summary))
@@ -76,22 +80,22 @@ def search_pairs(entries: Iterable[Docstring]) -> list[tuple[str, str]]:
 
 
 def training_texts(entries: Iterable[Docstring]) -> list[str]:
-    """Names and summaries of the training side as separate, unpaired texts, each once."""
+    """Names and summaries of the training part as separate, unpaired texts, each once."""
     texts: dict[str, None] = {}
     for entry in entries:
-        if not entry.held_out:
+        if entry.part == "train":
             texts.setdefault(entry.name)
             texts.setdefault(entry.summary)
     return list(texts)
 
 
 def pretraining_paragraphs(entries: Iterable[Docstring]) -> list[str]:
-    """Prose paragraphs of the training side, each once, none holding a summary of the test side."""
+    """Prose paragraphs of the training part, each once, none holding a summary of another part."""
     entries = list(entries)
-    held_out = {entry.summary.lower() for entry in entries if entry.held_out}
+    held_out = {entry.summary.lower() for entry in entries if entry.part != "train"}
     paragraphs: dict[str, None] = {}
     for entry in entries:
-        if not entry.held_out:
+        if entry.part == "train":
             for paragraph in entry.paragraphs:
                 if first_sentence(paragraph).lower() not in held_out:
                     paragraphs.setdefault(paragraph)

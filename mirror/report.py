@@ -36,11 +36,19 @@ def corpus_report(
         "duplicate_rows": corpus.duplicate_rows,
         "duplicates_kept": kept_duplicates,
         "tokens_p5_p50_p95_max": [int(np.percentile(lengths, q)) for q in (5, 50, 95, 100)],
+        "tokens_mean": float(lengths.mean()),
         "share_at_max_length": float((lengths >= settings.max_seq_length).mean()),
         "share_span_masked": float(np.mean(masked)),
         "batch_size": batch_size,
         "false_negative_chance_with_duplicates": chance_before,
     }
+
+
+def row_tokens(report: dict, packed: bool, max_seq_length: int) -> int:
+    """Tokens that a view takes in a batch: its own where rows are packed, the longest's where they are padded."""
+    if not report:
+        return max_seq_length
+    return round(report["tokens_mean"]) if packed else report["tokens_p5_p50_p95_max"][-1]
 
 
 def format_report(report: dict) -> str:

@@ -15,15 +15,17 @@ from pathlib import Path
 import torch
 from datasets import Dataset, IterableDataset, disable_progress_bars
 from huggingface_hub import ModelCard
-from transformers import TrainingArguments
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, get_last_checkpoint
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from mirror.arguments import MirrorArguments
 from mirror.data import Corpus, DataSettings, clean, load_corpus
 from mirror.docstrings import collect, training_texts
 from mirror.encoder import Encoder
 from mirror.errors import InputError
+from mirror.memory import estimate_step_bytes
 
 
 logger = logging.getLogger(__name__)
@@ -110,8 +112,8 @@ def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -
         )
 
 
-def describe_step(args: TrainingArguments, gather_negatives: bool, loss: str) -> str:
-    """One line: what is compared with what in a step, and in which precision."""
+def describe_step(args: TrainingArguments, gather_negatives: bool, loss: str, step_bytes: int) -> str:
+    """One line: what is compared with what in a step, in which precision, in how much memory."""
     batch, world = args.train_batch_size, args.world_size
     views = 1 if loss == "one_way" else 2
     candidates = views * batch * (world if gather_negatives else 1)
@@ -120,8 +122,16 @@ def describe_step(args: TrainingArguments, gather_negatives: bool, loss: str) ->
     precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
     return (
         f"{anchors:,} anchors x {candidates - excluded:,} candidates a step on {world} process(es), "
-        f"{precision} ({args.precision_reason}), loss in float32"
+        f"{precision} ({args.precision_reason}), loss in float32, about {step_bytes / 1e9:.1f} GB"
     )
+
+
+def step_memory(model: PreTrainedModel, args: TrainingArguments, method: MirrorArguments, row_tokens: int) -> int:
+    """`mirror.memory.estimate_step_bytes` of this run; `row_tokens` is the length of a view in memory."""
+    in_memory = min(method.mini_batch_size or args.train_batch_size, args.train_batch_size)
+    compared = 2 * args.train_batch_size * (args.world_size if method.gather_negatives else 1)
+    dtype = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
+    return estimate_step_bytes(model, 2 * in_memory, row_tokens, compared, dtype)
 
 
 def settings_of(training_args: TrainingArguments, *arguments) -> dict:

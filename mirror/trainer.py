@@ -123,6 +123,11 @@ class MirrorTrainer(PushesCheckpoints, Trainer):
         """All of them, biases and norms too: what the released code decays."""
         return [name for name, _ in model.named_parameters()]
 
+    def _get_grad_norm(self, model, grad_norm=None):
+        """Only where it is logged: without clipping, Trainer would read and rewrite all gradients at every step for it."""
+        due = (self.state.global_step + 1) % self.state.logging_steps == 0
+        return super()._get_grad_norm(model, grad_norm) if due else grad_norm
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             for name, values in self._monitored.items():

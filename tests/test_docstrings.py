@@ -70,25 +70,29 @@ def test_a_file_that_does_not_parse_gives_nothing(tmp_path):
         assert docstrings._parse(tmp_path / name) == []
 
 
-def test_no_summary_is_on_both_sides():
+def test_no_summary_is_in_two_parts():
     entries = [entry(f"Do the thing number {number} to the data.", f"thing {number}") for number in range(400)]
-    pairs, texts = search_pairs(entries), training_texts(entries)
-    held_out = {summary for _, summary in pairs}
-    assert 60 < len(held_out) < 140  # a quarter of 400, give or take four standard deviations
-    assert held_out.isdisjoint(texts)
-    assert len(held_out) + sum(text.startswith("Do") for text in texts) == 400
+    test, dev = ({summary for _, summary in search_pairs(entries, part)} for part in ("test", "dev"))
+    train = {text for text in training_texts(entries) if text.startswith("Do")}
+    assert 60 < len(test) < 140  # a quarter of 400, give or take four standard deviations
+    assert 20 < len(dev) < 80  # an eighth
+    assert len(test) + len(dev) + len(train) == len(test | dev | train) == 400
+
+
+def summaries_of(*parts: str) -> list[str]:
+    texts = (f"Summary with the number {n}." for n in range(99))
+    return [text for text in texts if entry(text).part in parts]
 
 
 def test_each_query_and_each_target_is_there_once():
-    held_out = [text for text in (f"Summary with the number {n}." for n in range(50)) if entry(text).held_out]
+    held_out = summaries_of("test")
     entries = [entry(held_out[0], "read csv"), entry(held_out[1], "read csv"), entry(held_out[0].upper(), "load csv")]
     assert search_pairs([*entries, entry(held_out[2], "oneword")]) == [("read csv", held_out[0])]
 
 
 def test_a_held_out_summary_is_in_no_pretraining_paragraph():
-    out = next(text for text in (f"Summary with the number {n}." for n in range(50)) if entry(text).held_out)
-    kept = next(text for text in (f"Summary with the number {n}." for n in range(50)) if not entry(text).held_out)
-    entries = [entry(out), entry(kept, "a name", out, "A paragraph of its own.")]
+    (kept, *_), held_out = summaries_of("train"), summaries_of("dev", "test")
+    entries = [*map(entry, held_out), entry(kept, "a name", *held_out, "A paragraph of its own.")]
     assert pretraining_paragraphs(entries) == [kept, "A paragraph of its own."]
 
 

@@ -94,6 +94,41 @@ def test_packed_trains_like_padded(bert_folder, sentences, tmp_path):
         torch.testing.assert_close(packed[name], padded[name], rtol=1e-3, atol=1e-5)
 
 
+def test_the_gradient_norm_is_read_only_where_it_is_logged(bert_folder, sentences, tmp_path):
+    trainer = make_trainer(bert_folder, sentences, tmp_path, logging_steps=5)
+    read = []
+    clip = trainer.accelerator.clip_grad_norm_
+    trainer.accelerator.clip_grad_norm_ = lambda *args: read.append(trainer.state.global_step + 1) or clip(*args)
+    trainer.train()
+    logged = [entry["step"] for entry in trainer.state.log_history if entry.get("grad_norm", 0) > 0]
+    assert read == logged == [5, 10, 15, 20]
+
+
+def test_batches_of_like_length_hold_every_text_once(bert_folder, sentences, tmp_path):
+    texts = [" ".join([text] * (1 + row % 3)) + f" {row}" for row, text in enumerate(sentences)]
+    trainer = make_trainer(bert_folder, texts, tmp_path, train_sampling_strategy="group_by_length", packing="off")
+    order = list(trainer._get_train_sampler())
+    lengths = np.array(trainer.train_dataset.lengths())
+    spread = [np.ptp(lengths[order[start : start + 20]]) for start in range(0, len(order), 20)]
+    assert sorted(order) == list(range(len(texts)))
+    assert np.mean(spread) < 0.5 * np.ptp(lengths)
+
+
+def test_a_batch_that_does_not_fit_is_halved(bert_folder, sentences, tmp_path):
+    trainer = make_trainer(bert_folder, sentences, tmp_path, auto_find_batch_size=True, max_steps=3)
+    embed, sizes = trainer.embed, []
+
+    def small_device(model, inputs):
+        sizes.append(len(inputs["lengths"]) // 2)
+        if sizes[-1] > 8:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 1 EiB")
+        return embed(model, inputs)
+
+    trainer.embed = small_device
+    trainer.train()
+    assert trainer.state.global_step == 3 and sizes[0] == 20 and sizes[-3:] == [sizes[-1]] * 3 and sizes[-1] <= 8
+
+
 @pytest.mark.parametrize("stop", [5, 12, 15])  # inside the first epoch, between the two, inside the second
 def test_resumed_is_uninterrupted_to_the_last_bit(bert_folder, sentences, tmp_path, stop):
     options = {"save_strategy": "steps", "save_steps": stop, "learning_rate": 1e-3}

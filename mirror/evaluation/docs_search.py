@@ -1,7 +1,7 @@
-"""`docs_search`: find the documentation of a function from the words of its name, on this machine's own packages.
+"""`docs_search`, `docs_search_dev`: find the documentation of a function from the words of its name, on this machine's own packages.
 
-Query: the words of a name ("read csv"). Candidates: the summary line of every held-out docstring. Real text that nothing
-in this project trained on, and no data folder. The pairs depend on the installed packages, so a number is comparable
+Query: the words of a name ("read csv"). Candidates: the summary line of every docstring of that part of the split. Real
+text that nothing in this project trained on, and no data folder. The pairs depend on the installed packages, so a number is comparable
 only under the same `data_sha256`; a lexical search over the same pairs stands beside it as the honest yardstick.
 """
 
@@ -22,37 +22,44 @@ from mirror.evaluation.search import gold_ranks, ranks_in_scores, unit_length
 from mirror.evaluation.task import Encode, Task
 
 
-MIN_PAIRS = 3000
+MIN_PAIRS = {"test": 3000, "dev": 1000}
 
 
 def tasks(data_dir: Path) -> list[Task]:
-    """The one task of this family; it reads no data folder."""
+    """The test, and the dev part for choosing settings; they read no data folder."""
     return [
         Task(
-            name="docs_search",
+            name=name,
             metric="accuracy@1",
-            protocol="words of a name -> its docstring's summary among all held-out summaries, by cosine",
+            protocol=f"words of a name -> its docstring's summary among all summaries of the {part} part, by cosine",
             files=(),
-            score=lambda encode, data_dir: score_search(encode, held_out_pairs()),
+            score=lambda encode, data_dir, part=part: score_search(encode, pairs_of(part), MIN_PAIRS[part]),
         )
+        for name, part in (("docs_search", "test"), ("docs_search_dev", "dev"))
     ]
 
 
 @cache
-def held_out_pairs() -> tuple[tuple[str, str], ...]:
-    """(name, summary) of the held-out docstrings of this machine; read once a process."""
-    return tuple(docstrings.search_pairs(docstrings.collect()))
+def pairs_of(part: str) -> tuple[tuple[str, str], ...]:
+    """(name, summary) of the docstrings of a part on this machine."""
+    return tuple(docstrings.search_pairs(docstrings_here(), part))
 
 
-def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...]) -> dict:
+@cache
+def docstrings_here() -> list[docstrings.Docstring]:
+    """All docstrings of this machine; read once a process."""
+    return docstrings.collect()
+
+
+def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...], min_pairs: int = MIN_PAIRS["test"]) -> dict:
     """Rank of each name's own summary among all summaries, by the encoder and by TF-IDF.
 
     Raises:
-        InputError: fewer than 3,000 pairs, among which a hit would mean little.
+        InputError: fewer than `min_pairs` pairs, among which a hit would mean little.
     """
-    if len(pairs) < MIN_PAIRS:
+    if len(pairs) < min_pairs:
         raise InputError(
-            f"docs_search found {len(pairs):,} documented names on this machine and needs {MIN_PAIRS:,}; "
+            f"docs_search found {len(pairs):,} documented names on this machine and needs {min_pairs:,}; "
             "install more packages with docstrings (numpy, scipy, pandas, scikit-learn)"
         )
     names, summaries = (list(column) for column in zip(*pairs, strict=True))

@@ -58,11 +58,13 @@ def test_too_few_pairs_are_refused():
         docs_search.score_search(almost_right, made_up_pairs(2999))
 
 
-def test_only_the_held_out_side_is_searched(monkeypatch):
-    entries = [Docstring(f"name {n}", f"Summary {n}.", ()) for n in range(100)]
+def test_each_task_searches_its_own_part(monkeypatch):
+    entries = [Docstring(f"name {n}", f"Summary {n}.", ()) for n in range(200)]
     monkeypatch.setattr(docs_search.docstrings, "collect", lambda: entries)
-    docs_search.held_out_pairs.cache_clear()
-    pairs = docs_search.held_out_pairs()
-    docs_search.held_out_pairs.cache_clear()
-    assert [name for name, _ in pairs] == [entry.name for entry in entries if entry.held_out]
-    assert 0 < len(pairs) < 100
+    docs_search.docstrings_here.cache_clear()
+    docs_search.pairs_of.cache_clear()
+    parts = {part: [name for name, _ in docs_search.pairs_of(part)] for part in ("test", "dev")}
+    docs_search.docstrings_here.cache_clear()
+    docs_search.pairs_of.cache_clear()
+    assert parts == {part: [entry.name for entry in entries if entry.part == part] for part in ("test", "dev")}
+    assert 30 < len(parts["test"]) < 70 and 10 < len(parts["dev"]) < 45
