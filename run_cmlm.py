@@ -14,16 +14,16 @@ import logging
 
 from transformers import set_seed
 
+from mirror.card import write_card
 from mirror.checkpoint import verify_encoder
 from mirror.cmlm.arguments import parse_cmlm_arguments
-from mirror.cmlm.card import card_facts, write_card
 from mirror.cmlm.checkpoint import load_cmlm
 from mirror.cmlm.data import StageCollator
 from mirror.cmlm.stages import check_positions, dataset_report, sample_of, stage_dataset
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.collator import MiniBatchCollator
 from mirror.errors import run_main
-from mirror.runs import check_output_dir, find_checkpoint, settings_of, setup_logging, write_train_results
+from mirror.runs import check_output_dir, find_checkpoint, run_facts, settings_of, setup_logging, write_train_results
 
 
 logger = logging.getLogger("run_cmlm")
@@ -76,9 +76,9 @@ def main() -> None:
     trainer.save_state()
     if trainer.is_world_process_zero():
         readers = verify_encoder(training_args.output_dir, trainer.encoder(), sample_of(dataset, tokenizer))
-        write_train_results(training_args.output_dir, metrics, report, settings, readers)
-        facts = card_facts(settings, report, metrics)
-        write_card(training_args, model_args.model_name_or_path, trainer.encoder().dimension, facts, settings)
+        run = run_facts(training_args, model_args.model_name_or_path, data_args.dataset_name)
+        write_train_results(training_args.output_dir, metrics, report, settings, readers, run)
+        write_card(training_args.output_dir)
         logger.info("encoder with pooling '%s' in %s; read back alike by %s",
                     model_args.pooling, training_args.output_dir, " and ".join(readers))  # fmt: skip
     if training_args.push_to_hub:

@@ -23,12 +23,13 @@ from mirror.arguments import (
     default_pooling,
     parse_arguments,
 )
-from mirror.card import card_facts, write_card
+from mirror.card import write_card
 from mirror.checkpoint import verify_encoder
 from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.encoder import check_length, load_backbone
 from mirror.errors import run_main
 from mirror.features import TwoViewDataset, ViewSettings, two_view_dataset
+from mirror.lora import add_lora, check_lora
 from mirror.packing import prepare_model
 from mirror.report import corpus_report, format_report, row_tokens
 from mirror.runs import (
@@ -39,6 +40,7 @@ from mirror.runs import (
     describe_step,
     find_checkpoint,
     load_training_corpus,
+    run_facts,
     sample_texts,
     settings_of,
     setup_logging,
@@ -46,6 +48,7 @@ from mirror.runs import (
     task_scorer,
     write_train_results,
 )
+from mirror.scores import scores_of_run, write_scores
 from mirror.selection import alignment_uniformity_scorer, hold_out
 from mirror.trainer import MirrorTrainer
 
@@ -59,6 +62,7 @@ def main() -> None:
     model_args, data_args, mirror_args, training_args = parse_arguments(argument_types, description=__doc__)
     setup_logging(training_args)
     adapt_training_arguments(training_args, mirror_args.eval_tasks, data_args.streaming, mirror_args.select_by)
+    check_lora(mirror_args.lora_rank, training_args)
     check_output_dir(training_args.output_dir, bool(training_args.resume_from_checkpoint), mirror_args.force)
     checkpoint = find_checkpoint(training_args)
     settings = settings_of(training_args, model_args, data_args, mirror_args)
@@ -70,6 +74,8 @@ def main() -> None:
     check_length(model, model_args.max_seq_length)
     noise = (mirror_args.dropout_rate, mirror_args.drophead_rate, mirror_args.controlled_dropout)
     packed = prepare_model(model, pooling, mirror_args.packing, *noise)
+    if mirror_args.lora_rank:
+        add_lora(model, mirror_args.lora_rank)
     views = ViewSettings.of(mirror_args, tokenizer, model_args.max_seq_length, training_args.seed)
 
     # ---- Data ------------------------------------------------------------------------------------------------------
@@ -104,7 +110,8 @@ def main() -> None:
         score=score,
     )
     memory = step_memory(model, training_args, mirror_args, row_tokens(report, packed, model_args.max_seq_length))
-    logger.info(describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss, memory))
+    step = describe_step(training_args, mirror_args.gather_negatives, mirror_args.loss, memory)
+    logger.info(step)
     metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
 
     # ---- Saving, card, Hub -----------------------------------------------------------------------------------------
@@ -112,8 +119,11 @@ def main() -> None:
     trainer.save_state()
     if trainer.is_world_process_zero():
         readers = verify_encoder(training_args.output_dir, trainer.encoder(), sample_texts(corpus.rows))
-        write_train_results(training_args.output_dir, metrics, report, settings, readers)
-        write_card(training_args, model_args, mirror_args, pooling, model, card_facts(settings, report, metrics))
+        run = run_facts(training_args, model_args.model_name_or_path, data_args.dataset_name, step)
+        write_train_results(training_args.output_dir, metrics, report, settings, readers, run)
+        scores = scores_of_run(trainer.state, training_args.load_best_model_at_end, mirror_args.data_dir)
+        write_scores(training_args.output_dir, scores)
+        write_card(training_args.output_dir)
         logger.info("encoder with pooling '%s' in %s; read back alike by %s",
                     pooling, training_args.output_dir, " and ".join(readers))  # fmt: skip
     if training_args.push_to_hub:

@@ -176,6 +176,13 @@ class MirrorArguments:
         default=None,
         metadata={"help": "Texts in memory at once: gradient caching makes any batch fit, at a third more time."},
     )
+    lora_rank: int | None = field(
+        default=None,
+        metadata={
+            "help": "Train low-rank updates of this rank instead of all weights (needs peft); merged when saved. "
+            "They want a higher rate, e.g. --learning_rate 2e-4."
+        },
+    )
     packing: str = field(
         default="auto",
         metadata={

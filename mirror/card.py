@@ -1,55 +1,28 @@
-"""The model card: what really ran, in words and in metadata that the Hub reads."""
+"""The model card: what really ran, in words and in metadata that the Hub reads.
+
+    python -m mirror.card out/mirror --results before/results.json after/results.json
+    python -m mirror.card out/mirror --hub_model_id me/my-encoder
+
+writes README.md of a saved checkpoint again: with scores of run_eval.py (of the checkpoint, or of its base model and of
+the checkpoint), or under another name. The card is made from files of the folder alone, and tells no text, token or path.
+"""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
-from transformers import PreTrainedModel, TrainingArguments
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from mirror.arguments import MirrorArguments, ModelArguments
-from mirror.runs import hardware, versions
+from mirror.checkpoint import stored_pooling
+from mirror.errors import InputError, run_main
+from mirror.flags import Parser
+from mirror.scores import eval_results, read_scores, score_table, scores_of_results, write_scores
 
 
-TEMPLATE = """---
-{{ card_data }}
----
-
-# {{ name }}
-
-A text encoder: it turns {{ unit }} into vectors of {{ width }} dimensions whose cosine tells how close they are in meaning.
-It was made from {{ base }} without labels by [Mirror-BERT](https://arxiv.org/abs/2104.08027).
-
-## Use
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("{{ name }}")
-vectors = model.encode(["a text", "another text"])
-```
-
-With transformers alone: `AutoModel`, then {{ pooling_words }}.
-{% if note %}
-**Note.** {{ note }}
-{% endif %}
-## How it was made
-
-| | |
-| --- | --- |
-{% for key, value in facts.items() -%}
-| {{ key }} | {{ value }} |
-{% endfor %}
-## Limits
-
-Trained on one corpus to tell its texts apart; scores on other kinds of text have to be measured. It inherits the
-biases of its base model.
-
-## Citation
-
-Fangyu Liu, Ivan Vulić, Anna Korhonen, Nigel Collier (2021). *Fast, Effective, and Self-Supervised: Transforming Masked
-Language Models into Universal Lexical and Sentence Encoders.* EMNLP 2021.
-"""
+TEMPLATES = Path(__file__).parent / "templates"
 POOLING_WORDS = {
     "cls": "the first token's vector of the last layer",
     "mean": "the mean of the last layer over the attention mask",
@@ -58,60 +31,176 @@ POOLING_WORDS = {
     "mean_padded": "the mean of the last layer over all positions, padding included",
     "first_last_mean": "the mean of the first and last layers' average over the attention mask",
 }
+SNIPPETS = {
+    "cls": "output.last_hidden_state[:, 0]",
+    "mean": "(output.last_hidden_state * mask).sum(1) / mask.sum(1)",
+    "max": 'output.last_hidden_state.masked_fill(mask == 0, float("-inf")).amax(1)',
+    "pooler": "output.pooler_output",
+    "mean_padded": "output.last_hidden_state.mean(1)",
+    "first_last_mean": "((output.hidden_states[1] + output.last_hidden_state) / 2 * mask).sum(1) / mask.sum(1)",
+}
 NOTES = {
     "mean_padded": "This model was trained with padding in the mean. Readers other than this project's `run_eval.py` "
     "use the mean without padding and give different vectors.",
     "first_last_mean": "This model was trained on the mean of its first and last layers. Readers other than this "
     "project's `run_eval.py` use the last layer only and give different vectors.",
 }
+UNITS = {"word": "words", "phrase": "words and phrases", "sentence": "sentences"}
 
 
-def card_facts(settings: dict, report: dict, metrics: dict) -> dict[str, str]:
-    """Rows of the card's table: what ran, on what, with what. No text of the corpus."""
-    batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
-    facts = {
+def write_card(folder: str | Path, name: str | None = None) -> None:
+    """Write `README.md` of the checkpoint in `folder` from its `train_results.json` and, if there, `scores.json`.
+
+    Args:
+        name: what the card calls the model; by default the run's --hub_model_id, or the name of the folder.
+
+    Raises:
+        InputError: no run of this project ended in `folder`.
+    """
+    folder = Path(folder)
+    results = _read(folder, "train_results.json")
+    settings, scores = results["settings"], read_scores(folder)
+    is_cmlm = "stage" in settings
+    if is_cmlm:
+        from mirror.cmlm.card import card_facts as facts_of
+    else:
+        facts_of = card_facts
+    name = re.sub(r"[^\w./ -]", "_", name or settings.get("hub_model_id") or folder.resolve().name)
+    base, pooling = results["run"]["base_model"], stored_pooling(folder)
+    width, dense = _readers_see(folder)
+    text = _environment().get_template("cmlm.md.jinja" if is_cmlm else "mirror.md.jinja").render(
+        metadata=_metadata(name, base, results["run"]["dataset"], scores, "cmlm" if is_cmlm else "mirror-bert"),
+        name=name,
+        base=base["hub_id"] or base["name"],
+        license=base["license"].get("license_name") or base["license"].get("license"),
+        unit=UNITS[settings.get("level", "sentence")],
+        width=width,
+        max_seq_length=_read(folder, "sentence_bert_config.json")["max_seq_length"],
+        pooling_words=POOLING_WORDS[pooling],
+        snippet=None if dense and pooling != "pooler" else SNIPPETS[pooling],
+        padding='padding="max_length"' if pooling == "mean_padded" else "padding=True",
+        note=NOTES.get(pooling),
+        facts=facts_of(results),
+        corpus={} if is_cmlm else corpus_facts(results["corpus"]),
+        readers=results["cosine_after_reload"] | _onnx_readers(folder),
+        scores=score_table(scores),
+    )  # fmt: skip
+    ModelCard(text).save(folder / "README.md")  # which reads the metadata back, and so refuses what the Hub could not
+
+
+def card_facts(results: dict) -> dict[str, str]:
+    """Rows of the card's table about the method and the run."""
+    settings = results["settings"]
+    noise = [f"dropout {settings['dropout_rate']}"]
+    if settings["drophead_rate"]:
+        noise.append(f"drophead {settings['drophead_rate']}")
+    if settings["controlled_dropout"]:
+        noise.append("the same masks for both views")
+    return {
         "level": settings["level"],
+        "first view": "the text",
+        "second view": f"span of {settings['span_mask_length']} characters masked in texts of "
+        f"{settings['span_mask_min_chars']} or more; {', '.join(noise)}",
         "loss": f"{settings['loss']}, temperature {settings['temperature']}",
-        "second view": f"span of {settings['span_mask_length']} characters masked; dropout {settings['dropout_rate']}",
-        "texts": f"{report['rows']:,} distinct" if report else "streamed",
-        "epochs": f"{metrics.get('epoch', settings['num_train_epochs']):g}",
-        "batch": f"{batch} texts on each process",
-        "longest text": f"{settings['max_seq_length']} tokens",
+        "trained": f"updates of rank {settings['lora_rank']}, merged" if settings.get("lora_rank") else "all weights",
         "optimiser": f"AdamW, rate {settings['learning_rate']:g}, decay {settings['weight_decay']:g}",
+        **run_rows(results),
+    }
+
+
+def run_rows(results: dict) -> dict[str, str]:
+    """Rows that every kind of run shares: how much, on what, for how long, with which versions."""
+    settings, metrics, run = results["settings"], results["metrics"], results["run"]
+    rows = {
+        "batch": f"{run['effective_batch']:,} texts a step, from {run['processes']} process(es)",
+        "a step compares": run["step"],
+        "epochs": f"{metrics.get('epoch', settings['num_train_epochs']):g}",
+        "longest text": f"{settings['max_seq_length']} tokens",
         "precision": "bfloat16" if settings.get("bf16") else "float16" if settings.get("fp16") else "float32",
         "seed": str(settings["seed"]),
-        "training time": f"{metrics['train_runtime']:.0f} s on {hardware()}",
+        "training time": f"{metrics['train_runtime']:.0f} s on {results['hardware']}",
         "final training loss": f"{metrics['train_loss']:.3f}",
     }
-    return facts | {name: f"version {number}" for name, number in versions().items()}
+    versions = ", ".join(f"{package} {number}" for package, number in results["versions"].items())
+    return {key: value for key, value in rows.items() if value} | {"versions": versions}
 
 
-def write_card(
-    training_args: TrainingArguments,
-    model_args: ModelArguments,
-    mirror_args: MirrorArguments,
-    pooling: str,
-    model: PreTrainedModel,
-    facts: dict[str, str],
-) -> None:
-    """Write `README.md` into the output folder. A base model that is a folder is named, but its path is not told."""
-    base = model_args.model_name_or_path
-    is_folder = Path(base).exists()
-    data = ModelCardData(
+def corpus_facts(report: dict) -> dict[str, str]:
+    """Rows of the card's table about the corpus; numbers only."""
+    if not report:
+        return {"texts": "streamed: seen once, duplicates not looked for"}
+    low, median, high, longest = report["tokens_p5_p50_p95_max"]
+    return {
+        "texts": f"{report['rows']:,}" + ("" if report["duplicates_kept"] else " distinct"),
+        "duplicates": f"{report['duplicate_rows']:,} {'kept' if report['duplicates_kept'] else 'dropped'}",
+        "blank rows dropped": f"{report['blank_rows_dropped']:,}",
+        "tokens a text": f"{low} / {median} / {high} / {longest} (5 %, median, 95 %, longest)",
+        "cut at the limit": f"{report['share_at_max_length']:.1%}",
+        "touched by the span mask": f"{report['share_span_masked']:.1%}",
+    }
+
+
+def _metadata(name: str, base: dict, dataset: str | None, scores: dict, method: str) -> str:
+    """The YAML at the head of the card."""
+    found = eval_results(scores)
+    return ModelCardData(
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
-        base_model=None if is_folder else base,
-        tags=["mirror-bert", "sentence-transformers", "feature-extraction"],
+        base_model=base["hub_id"],
+        datasets=[dataset] if dataset else None,
+        tags=[method, "sentence-transformers", "feature-extraction"],
+        model_name=name if found else None,
+        eval_results=found or None,
+        **base["license"],
+    ).to_yaml()
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+
+
+def _readers_see(folder: Path) -> tuple[int, bool]:
+    """Width of the vectors, and whether dense layers follow the pooling (a pooler counts as one)."""
+    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    dense = [module["path"] for module in modules if module["type"].endswith("Dense")]
+    if dense:
+        return _read(folder, f"{dense[-1]}/config.json")["out_features"], True
+    return _read(folder, "1_Pooling/config.json")["embedding_dimension"], False
+
+
+def _onnx_readers(folder: Path) -> dict[str, float]:
+    """The cosines that `mirror.export` measured, if it ran on this folder."""
+    if not (folder / "onnx" / "export.json").exists():
+        return {}
+    report = _read(folder, "onnx/export.json")
+    return {f"ONNX Runtime, {name}, on {got['texts']} texts": got["lowest_cosine"] for name, got in report.items()}
+
+
+def _read(folder: Path, filename: str) -> dict:
+    try:
+        return json.loads((folder / filename).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder}: no readable {filename}; give the --output_dir of a finished run") from error
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("folder", metavar="OUT", help="the --output_dir of a run")
+    parser.add_argument(
+        "--results", nargs="+", metavar="F", help="results.json of run_eval.py: the checkpoint's, or the base's first"
     )
-    card = ModelCard.from_template(
-        data,
-        template_str=TEMPLATE,
-        name=training_args.hub_model_id or Path(training_args.output_dir).name,
-        base=f"`{Path(base).name if is_folder else base}`",
-        unit={"word": "words", "phrase": "words and phrases", "sentence": "sentences"}[mirror_args.level],
-        width=model.config.hidden_size,
-        pooling_words=POOLING_WORDS[pooling],
-        note=NOTES.get(pooling),
-        facts=facts,
-    )
-    card.save(Path(training_args.output_dir) / "README.md")
+    parser.add_argument("--hub_model_id", metavar="ID", help="what the card calls the model")
+    args = parser.parse_args()
+    _read(Path(args.folder), "train_results.json")
+    if args.results:
+        if len(args.results) > 2:
+            parser.error("--results takes one file, or two: before and after")
+        write_scores(args.folder, scores_of_results(args.results, Path(args.folder)))
+    write_card(args.folder, args.hub_model_id)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 
@@ -50,6 +51,7 @@ def save_encoder(
         settings: the configuration of the run, kept in `mirror_config.json`.
     """
     folder = Path(folder)
+    shutil.rmtree(folder / "onnx", ignore_errors=True)  # a copy of other weights
     with quiet():
         model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -87,6 +89,13 @@ def verify_encoder(folder: str | Path, encoder: Encoder, texts: list[str]) -> di
         if told and not cosine > MINIMUM_COSINE:
             raise RuntimeError(f"{folder} reads differently in {reader}: cosine {cosine:.6f}, expected 1")
     return cosines
+
+
+def stored_pooling(folder: Path) -> str:
+    """The pooling of a checkpoint folder: ours where it says, otherwise what sentence-transformers is told."""
+    if (folder / MIRROR_CONFIG).exists():
+        return json.loads((folder / MIRROR_CONFIG).read_text(encoding="utf-8"))["pooling"]
+    return json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))["pooling_mode"]
 
 
 def _write_sentence_transformers(folder: Path, model: PreTrainedModel, pooling: str, max_seq_length: int) -> None:

@@ -32,7 +32,8 @@ from mirror.pooling import POOLING_MODES, pool
 
 logger = logging.getLogger(__name__)
 
-EMBEDDED_MODEL = Path(__file__).resolve().parents[1] / "assets" / "mini-mlm"
+_INSTALLED = Path(__file__).resolve().parent / "assets"  # where a wheel puts what lies beside mirror/ in a checkout
+EMBEDDED_MODEL = (_INSTALLED if _INSTALLED.exists() else _INSTALLED.parents[1] / "assets") / "mini-mlm"
 MIRROR_CONFIG = "mirror_config.json"  # what this project writes beside a checkpoint
 DEFAULT_MAX_SEQ_LENGTH = 128
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

@@ -13,10 +13,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from datasets import Dataset, IterableDataset
-from datasets.utils import logging as datasets_progress
+from datasets import Dataset, IterableDataset, disable_progress_bars
+from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy, get_last_checkpoint
+from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from mirror.arguments import MirrorArguments
@@ -170,10 +171,46 @@ def hardware() -> str:
     return f"{torch.get_num_threads()} threads of {name}"
 
 
-def write_train_results(output_dir: str, metrics: dict, corpus: dict, settings: dict, readers: dict) -> None:
+def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, step: str | None = None) -> dict:
+    """What a model card needs beside the settings: origins by their Hub ids, never by paths, and sizes of a step."""
+    return {
+        "base_model": {
+            "name": Path(base_model).name,
+            "hub_id": _hub_id(base_model),
+            "license": license_of(base_model),
+        },
+        "dataset": _hub_id(dataset) if dataset else None,
+        "processes": args.world_size,
+        "effective_batch": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        "step": step,
+    }
+
+
+def license_of(base_model: str) -> dict[str, str]:
+    """What the card of a base model says of its licence; empty where it has none, or cannot be read."""
+    path = cached_file(
+        base_model, "README.md", _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False, _raise_exceptions_for_gated_repo=False,
+    )  # fmt: skip
+    if path is None:
+        return {}
+    data = ModelCard.load(path, ignore_metadata_errors=True).data
+    return {
+        key: data.get(key) for key in ("license", "license_name", "license_link") if isinstance(data.get(key), str)
+    }
+
+
+def _hub_id(name_or_path: str) -> str | None:
+    return None if Path(name_or_path).exists() else name_or_path
+
+
+def write_train_results(
+    output_dir: str, metrics: dict, corpus: dict, settings: dict, readers: dict, run: dict
+) -> None:
     """`train_results.json`: written aside and renamed, so that it is whole or not there."""
     content = {
         "metrics": metrics,
+        "run": run,
         "corpus": corpus,
         "settings": settings,
         "cosine_after_reload": readers,
@@ -245,4 +282,4 @@ def setup_logging(args: TrainingArguments) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     transformers_logging.set_verbosity(args.get_process_log_level())
     if not talks:
-        datasets_progress.disable_progress_bars()
+        disable_progress_bars()

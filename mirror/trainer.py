@@ -17,6 +17,8 @@ from mirror.distributed import gather_with_gradient, rank
 from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.gradient_cache import backward_through_cache
+from mirror.hub import PushesCheckpoints
+from mirror.lora import merged
 from mirror.losses import alignment, info_nce, uniformity
 from mirror.packing import packed_forward
 from mirror.pooling import pool
@@ -32,7 +34,7 @@ class FreshViews(TrainerCallback):
         train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
 
 
-class MirrorTrainer(Trainer):
+class MirrorTrainer(PushesCheckpoints, Trainer):
     """Trains an encoder so that the two views of a text meet and all others stay apart.
 
     Args:
@@ -157,10 +159,9 @@ class MirrorTrainer(Trainer):
         """Weights and every description of the pooling; no pickled arguments beside them."""
         if self.args.should_save:
             model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+            if self.mirror_args.lora_rank:
+                model = merged(model)
             save_encoder(
                 *(output_dir or self.args.output_dir, model, self.processing_class),
                 *(self.pooling, self.max_seq_length, self.settings),
             )
-
-    def create_model_card(self, *args, **kwargs) -> None:
-        """The card is written by `mirror.card`; Trainer's draft must not replace it at a push."""

@@ -108,6 +108,7 @@ def test_the_cache_of_a_first_run_serves_a_second(bert_folder, data_dir, tmp_pat
     monkeypatch.setattr(Encoder, "forward", None)
     evaluate(monkeypatch, *flags, "--tasks", "sts17_es", "--output_dir", tmp_path / "two", "--truncate_dim", 8)
     assert json.loads((tmp_path / "two" / "results.json").read_text())["truncate_dim"] == 8
+    assert "truncate_dim" not in json.loads((tmp_path / "one" / "results.json").read_text())
 
 
 @pytest.mark.parametrize(

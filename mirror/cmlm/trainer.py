@@ -22,10 +22,11 @@ from mirror.distributed import gather_with_gradient, rank, world_size
 from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.gradient_cache import backward_through_cache
+from mirror.hub import PushesCheckpoints
 from mirror.trainer import FreshViews
 
 
-class CMLMTrainer(Trainer):
+class CMLMTrainer(PushesCheckpoints, Trainer):
     """Trains a `CMLMModel` on the batches of `StageCollator`.
 
     Args:
@@ -161,9 +162,6 @@ class CMLMTrainer(Trainer):
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         load_weights(self._bare_model() if model is None else model, resume_from_checkpoint)
-
-    def create_model_card(self, *args, **kwargs) -> None:
-        """The card is written by `mirror.cmlm.card`; Trainer's draft must not replace it at a push."""
 
 
 def freeze_idle_parts(model: CMLMModel, stage: str) -> None:

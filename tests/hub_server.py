@@ -1,0 +1,158 @@
+"""A Hub on the loopback interface: the endpoints that huggingface_hub's client calls to make a repository and commit files."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import yaml
+
+
+class HubServer:
+    """Holds what arrives in memory; `fail` makes an endpoint answer a status, or hang until the server closes.
+
+    Attributes:
+        repos: full id to {"private": bool, "files": {path: bytes}, "commits": [message]}.
+        fail: endpoint name (create, preupload, batch, upload, commit) to a status, or to "hang".
+        tokens: the Authorization headers that were seen.
+        calls: endpoint names in order.
+    """
+
+    def __init__(self):
+        self.repos: dict[str, dict] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.fail: dict[str, int | str] = {}
+        self.tokens: set[str | None] = set()
+        self.calls: list[str] = []
+        self.closing = threading.Event()
+
+    def __enter__(self) -> HubServer:
+        hub = self
+
+        class Handler(_Handler):
+            server_hub = hub
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.closing.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+    def create(self, body: bytes) -> tuple[int, dict]:
+        asked = json.loads(body)
+        repo_id = f"{asked['organization'] or 'someone'}/{asked['name']}"
+        status = 409 if repo_id in self.repos else 200
+        private = asked.get("visibility") == "private"
+        self.repos.setdefault(repo_id, {"private": private, "files": {}, "commits": []})
+        return status, {"url": f"{self.url}/{repo_id}"}
+
+    def validate(self, body: bytes) -> tuple[int, dict]:
+        head = json.loads(body)["content"].split("---")[1]
+        errors = [] if isinstance(yaml.safe_load(head), dict) else [{"message": "no mapping at the head of the card"}]
+        return 400 if errors else 200, {"warnings": [], "errors": errors}
+
+    def preupload(self, body: bytes, repo_id: str) -> tuple[int, dict]:
+        large = (".safetensors", ".pt", ".pth", ".png")
+        files = [
+            {
+                "path": file["path"],
+                "uploadMode": "lfs" if file["path"].endswith(large) else "regular",
+                "shouldIgnore": False,
+            }
+            for file in json.loads(body)["files"]
+        ]
+        return 200, {"files": files}
+
+    def batch(self, body: bytes, repo_id: str) -> tuple[int, dict]:
+        def answer(item: dict) -> dict:
+            if item["oid"] in self.blobs:
+                return item
+            return item | {"actions": {"upload": {"href": f"{self.url}/lfs/{item['oid']}?X-Signature=secret"}}}
+
+        return 200, {"transfer": "basic", "objects": [answer(item) for item in json.loads(body)["objects"]]}
+
+    def upload(self, body: bytes, oid: str) -> tuple[int, dict]:
+        if hashlib.sha256(body).hexdigest() != oid:
+            return 400, {"error": "content is not what its name says"}
+        self.blobs[oid] = body
+        return 200, {}
+
+    def commit(self, body: bytes, repo_id: str) -> tuple[int, dict]:
+        lines = [json.loads(line) for line in body.splitlines()]
+        repo = self.repos[repo_id]
+        for line in lines[1:]:
+            value = line["value"]
+            content = (
+                base64.b64decode(value["content"]) if line["key"] == "file" else self.blobs[value["oid"]]
+            )  # a file that was not uploaded is a KeyError, and the client sees the connection break
+            repo["files"][value["path"]] = content
+        repo["commits"].append(lines[0]["value"]["summary"])
+        oid = f"{len(repo['commits']):040x}"
+        return 200, {"commitUrl": f"{self.url}/{repo_id}/commit/{oid}", "commitOid": oid, "pullRequestUrl": None}
+
+
+ROUTES = (
+    ("POST", r"/api/repos/create", "create"),
+    ("POST", r"/api/validate-yaml", "validate"),
+    ("POST", r"/api/models/([^/]+/[^/]+)/preupload/\w+", "preupload"),
+    ("POST", r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", "batch"),
+    ("PUT", r"/lfs/(\w+)\?X-Signature=secret", "upload"),
+    ("POST", r"/api/models/([^/]+/[^/]+)/commit/\w+", "commit"),
+)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_hub: HubServer
+
+    def do_POST(self) -> None:
+        body = self._body()
+        for method, pattern, name in ROUTES:
+            match = re.fullmatch(pattern, self.path)
+            if match and method == self.command:
+                return self._answer(*self._run(name, body, match.groups()))
+        return self._answer(404, {"error": f"no such page: {self.command} {self.path}"})
+
+    do_PUT = do_GET = do_HEAD = do_POST
+
+    def log_message(self, *_) -> None:
+        """Nothing on stderr."""
+
+    def _run(self, name: str, body: bytes, groups: tuple[str, ...]) -> tuple[int, dict]:
+        hub, token = self.server_hub, self.headers.get("Authorization")
+        hub.calls.append(name)
+        if name != "upload":  # large files go to storage, which must not see the token
+            hub.tokens.add(token)
+        fault = hub.fail.get(name)
+        if fault == "hang":
+            hub.closing.wait()
+        if isinstance(fault, int):
+            return fault, {"error": f"no, {token}"}  # a server that repeats the token must not bring it into our logs
+        return getattr(hub, name)(body, *groups)
+
+    def _answer(self, status: int, content: dict) -> None:
+        body = json.dumps(content).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while size := int(self.rfile.readline(), 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        self.rfile.readline()
+        return b"".join(parts)
