@@ -71,8 +71,8 @@ def card_facts(settings: dict, report: dict, metrics: dict) -> dict[str, str]:
     batch = settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"]
     facts = {
         "level": settings["level"],
-        "loss": f"{settings['loss']}, temperature {settings['temperature']}",
-        "second view": f"span of {settings['span_mask_length']} characters masked; dropout {settings['dropout_rate']}",
+        "loss": loss_words(settings),
+        "views": f"{view_words(settings)}; dropout {settings['dropout_rate']}",
         "texts": f"{report['rows']:,} distinct" if report else "streamed",
         "epochs": f"{metrics.get('epoch', settings['num_train_epochs']):g}",
         "batch": f"{batch} texts on each process",
@@ -84,6 +84,26 @@ def card_facts(settings: dict, report: dict, metrics: dict) -> dict[str, str]:
         "final training loss": f"{metrics['train_loss']:.3f}",
     }
     return facts | {name: f"version {number}" for name, number in versions().items()}
+
+
+def loss_words(settings: dict) -> str:
+    if settings["loss"] == "multi_similarity":
+        return "multi_similarity"
+    return f"{settings['loss']}, temperature {settings['temperature']}" + (
+        " at first, then learned" if settings["learnable_temperature"] else ""
+    )
+
+
+def view_words(settings: dict) -> str:
+    """What was done to the text of which view."""
+    augmentation = settings["augmentation"]
+    if augmentation == "span":
+        noise = f"span of {settings['span_mask_length']} characters masked"
+    elif augmentation == "none":
+        noise = "text as it is"
+    else:
+        noise = f"{augmentation} noise at a rate of {settings['augmentation_rate']}"
+    return f"{noise} in {'both' if settings['augment_both_views'] else 'the second'}"
 
 
 def write_card(
