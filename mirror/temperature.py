@@ -43,12 +43,20 @@ class LearnableTemperature(TrainerCallback):
         Path(folder, FILE).write_text(json.dumps({"log_temperature": self.log.item()}) + "\n", encoding="utf-8")
 
     def load(self, folder: str) -> None:
-        """
-        Raises:
-            InputError: the checkpoint holds no temperature.
-        """
-        path = Path(folder, FILE)
-        if not path.is_file():
-            raise InputError(f"{folder} holds no learned temperature; resume without --learnable_temperature")
         with torch.no_grad():
-            self.log.fill_(json.loads(path.read_text(encoding="utf-8"))["log_temperature"])
+            self.log.fill_(json.loads(Path(folder, FILE).read_text(encoding="utf-8"))["log_temperature"])
+
+
+def resume_temperature(learned: LearnableTemperature | None, folder: str) -> None:
+    """Go on from the temperature of a checkpoint, where one is learned.
+
+    Raises:
+        InputError: the checkpoint was made with a learned temperature and this run has none, or the other way round.
+    """
+    is_there = Path(folder, FILE).is_file()
+    if is_there and learned is None:
+        raise InputError(f"{folder} was made with --learnable_temperature; resume with it too")
+    if learned and not is_there:
+        raise InputError(f"{folder} holds no learned temperature; resume without --learnable_temperature")
+    if learned:
+        learned.load(folder)

@@ -20,7 +20,7 @@ from mirror.gradient_cache import backward_through_cache
 from mirror.losses import alignment, info_nce, multi_similarity, uniformity
 from mirror.packing import packed_forward
 from mirror.pooling import pool
-from mirror.temperature import LearnableTemperature
+from mirror.temperature import LearnableTemperature, resume_temperature
 
 
 MONITORED_ROWS = 256  # alignment and uniformity are read on at most this many rows of a step
@@ -148,8 +148,8 @@ class MirrorTrainer(Trainer):
             self.learned.save(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if self.learned and checkpoint:
-            self.learned.load(checkpoint)
+        if checkpoint:
+            resume_temperature(self.learned, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:

@@ -100,10 +100,14 @@ def test_it_is_logged_and_resumed_to_the_last_bit_and_not_in_the_encoder(bert_fo
     assert not any("temperature" in name for name in load_file(tmp_path / "encoder" / "model.safetensors"))
 
 
-def test_a_checkpoint_without_it_is_refused(bert_folder, sentences, tmp_path):
+def test_a_checkpoint_of_the_other_kind_is_refused(bert_folder, sentences, tmp_path):
     trainer = make_trainer(bert_folder, sentences, tmp_path, **LEARN)
     with pytest.raises(InputError, match="holds no learned temperature; resume without --learnable_temperature"):
         trainer._load_optimizer_and_scheduler(str(tmp_path))
+    trainer.learned.save(str(tmp_path))
+    without = make_trainer(bert_folder, sentences, tmp_path)
+    with pytest.raises(InputError, match="was made with --learnable_temperature; resume with it too"):
+        without._load_optimizer_and_scheduler(str(tmp_path))
 
 
 def test_multi_similarity_has_none():
