@@ -17,6 +17,7 @@ from mirror.errors import InputError
 from mirror.losses import LOSSES
 from mirror.packing import Packing
 from mirror.pooling import POOLING_MODES
+from mirror.views import AUGMENTATIONS, DEFAULT_RATES
 
 
 # Mirror-BERT, section 3 and appendix A; `span_mask_min_chars` of sentences is the released code's, that of phrases is
@@ -155,9 +156,31 @@ class MirrorArguments:
         default=None,
         metadata={"help": "A literal instead of the tokenizer's mask token (released RoBERTa models saw '[MASK]')."},
     )
+    augmentation: str = field(
+        default="span",
+        metadata={
+            "help": f"Noise of the second view's text: {', '.join(AUGMENTATIONS)}. span: characters in a row; token and "
+            "whole_word: masked one by one; reorder: words change places; delete: words go; crop: words in a row stay."
+        },
+    )
+    augmentation_rate: float | None = field(
+        default=None,
+        metadata={
+            "help": "Share of words, or of tokens, that the noise touches. Default: "
+            f"{', '.join(f'{name} {rate}' for name, rate in DEFAULT_RATES.items())}; "
+            "span has --span_mask_length instead."
+        },
+    )
+    augment_both_views: bool = field(
+        default=False, metadata={"help": "The same kind of noise, drawn independently, in the first view too."}
+    )
     temperature: float = field(default=0.04, metadata={"help": "Tau of InfoNCE: 0.04 for sentences, 0.2 for words."})
+    learnable_temperature: bool = field(
+        default=False, metadata={"help": "Train tau's logarithm too, from --temperature on, without decay."}
+    )
     loss: str = field(
-        default="nt_xent", metadata={"help": f"Form of InfoNCE: {', '.join(LOSSES)}; see docs/design.md."}
+        default="nt_xent",
+        metadata={"help": f"What pulls twins together: {', '.join(LOSSES)}; see docs/augmentation.md."},
     )
     dropout_rate: float | None = field(
         default=None,
@@ -221,8 +244,11 @@ class MirrorArguments:
         one_of("--level", self.level, LEVELS)
         one_of("--loss", self.loss, LOSSES)
         one_of("--packing", self.packing, get_args(Packing))
+        self._check_augmentation()
         if self.temperature <= 0:
             raise InputError(f"--temperature must be positive, got {self.temperature}; the paper uses 0.04 or 0.2")
+        if self.learnable_temperature and self.loss == "multi_similarity":
+            raise InputError("--loss multi_similarity has no temperature; leave --learnable_temperature out")
         if self.span_mask_length < 0:
             raise InputError(f"--span_mask_length must be 0 or more characters, got {self.span_mask_length}")
         if self.dropout_rate is None:
@@ -236,6 +262,27 @@ class MirrorArguments:
             raise InputError(f"--validation_samples must be at least 2, got {self.validation_samples}")
         probability("--dropout_rate", self.dropout_rate, "the paper uses 0.1")
         probability("--drophead_rate", self.drophead_rate, "the paper uses 0.2 for BERT and 0.05 for RoBERTa")
+
+    @property
+    def masks_spans(self) -> bool:
+        return self.augmentation == "span" and self.span_mask_length > 0
+
+    def _check_augmentation(self) -> None:
+        one_of("--augmentation", self.augmentation, AUGMENTATIONS)
+        if self.augmentation_rate is None:
+            self.augmentation_rate = DEFAULT_RATES.get(self.augmentation)
+        elif self.augmentation not in DEFAULT_RATES:
+            raise InputError(
+                f"--augmentation {self.augmentation} has no rate; leave --augmentation_rate out, or choose one of "
+                f"{', '.join(DEFAULT_RATES)}"
+            )
+        else:
+            probability("--augmentation_rate", self.augmentation_rate, "a share of the words or tokens")
+        if self.augmentation == "token" and self.mask_token:
+            raise InputError(
+                "--augmentation token masks with the tokenizer's own mask token; leave --mask_token out, "
+                "or use --augmentation whole_word"
+            )
 
 
 @dataclass

@@ -98,10 +98,8 @@ def card_facts(results: dict) -> dict[str, str]:
         noise.append("the same masks for both views")
     return {
         "level": settings["level"],
-        "first view": "the text",
-        "second view": f"span of {settings['span_mask_length']} characters masked in texts of "
-        f"{settings['span_mask_min_chars']} or more; {', '.join(noise)}",
-        "loss": f"{settings['loss']}, temperature {settings['temperature']}",
+        "views": f"{view_words(settings)}; {', '.join(noise)}",
+        "loss": loss_words(settings),
         "trained": f"updates of rank {settings['lora_rank']}, merged" if settings.get("lora_rank") else "all weights",
         "optimiser": f"AdamW, rate {settings['learning_rate']:g}, decay {settings['weight_decay']:g}",
         **run_rows(results),
@@ -125,6 +123,26 @@ def run_rows(results: dict) -> dict[str, str]:
     return {key: value for key, value in rows.items() if value} | {"versions": versions}
 
 
+def loss_words(settings: dict) -> str:
+    if settings["loss"] == "multi_similarity":
+        return "multi_similarity"
+    return f"{settings['loss']}, temperature {settings['temperature']}" + (
+        " at first, then learned" if settings["learnable_temperature"] else ""
+    )
+
+
+def view_words(settings: dict) -> str:
+    """What was done to the text of which view."""
+    augmentation = settings["augmentation"]
+    if augmentation == "span":
+        noise = f"span of {settings['span_mask_length']} characters masked"
+    elif augmentation == "none":
+        noise = "text as it is"
+    else:
+        noise = f"{augmentation} noise at a rate of {settings['augmentation_rate']}"
+    return f"{noise} in {'both' if settings['augment_both_views'] else 'the second'}"
+
+
 def corpus_facts(report: dict) -> dict[str, str]:
     """Rows of the card's table about the corpus; numbers only."""
     if not report:
@@ -136,8 +154,9 @@ def corpus_facts(report: dict) -> dict[str, str]:
         "blank rows dropped": f"{report['blank_rows_dropped']:,}",
         "tokens a text": f"{low} / {median} / {high} / {longest} (5 %, median, 95 %, longest)",
         "cut at the limit": f"{report['share_at_max_length']:.1%}",
-        "touched by the span mask": f"{report['share_span_masked']:.1%}",
-    }
+    } | (
+        {"touched by the span mask": f"{report['share_span_masked']:.1%}"} if report["augmentation"] == "span" else {}
+    )
 
 
 def _metadata(name: str, base: dict, dataset: str | None, scores: dict, method: str) -> str:

@@ -32,6 +32,15 @@ def gather_with_gradient(rows: Tensor) -> Tensor:
     return _GatherWithGradient.apply(rows) if world_size() > 1 else rows
 
 
+def mean_over_processes(tensor: Tensor) -> Tensor:
+    """The mean of a tensor that every process has one of; itself where there is one process."""
+    if world_size() == 1:
+        return tensor
+    total = tensor.clone()
+    dist.all_reduce(total)
+    return total / world_size()
+
+
 def world_size() -> int:
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+import numpy as np
 from datasets import Dataset, IterableDataset
 from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
@@ -14,41 +15,55 @@ from transformers import PreTrainedTokenizerBase
 
 from mirror.arguments import MirrorArguments
 from mirror.errors import InputError
-from mirror.views import View, span_mask, view_rng
+from mirror.views import View, mask_tokens, span_mask, view_rng, word_view
 
 
 @dataclass(frozen=True)
 class ViewSettings:
-    """How the second view of a text is made."""
+    """How the views of a text are made; the first one stays whole unless `both_views`."""
 
     span_mask_length: int  # characters; 0: no masking
     span_mask_min_chars: int  # texts shorter than this are left whole
     mask_token: str | None  # a literal to write instead of the tokenizer's own mask token
     max_seq_length: int  # tokens, special ones included
     seed: int
+    augmentation: str = "span"  # one of `mirror.views.AUGMENTATIONS`
+    rate: float = 0.0  # share of words or tokens touched; spans and `none` have no rate
+    both_views: bool = False
 
     @classmethod
     def of(cls, mirror_args: MirrorArguments, tokenizer: PreTrainedTokenizerBase, max_seq_length: int, seed: int):
         """Settings from the command line.
 
         Raises:
-            InputError: spans are to be masked and the tokenizer has no mask token.
+            InputError: something is to be masked and the tokenizer has no mask token.
         """
-        if mirror_args.span_mask_length and not mirror_args.mask_token and tokenizer.mask_token_id is None:
+        masks = mirror_args.augmentation in ("token", "whole_word") or mirror_args.masks_spans
+        if masks and not mirror_args.mask_token and tokenizer.mask_token_id is None:
             raise InputError(
-                f"the tokenizer of {tokenizer.name_or_path} has no mask token; "
-                "use --span_mask_length 0, or --mask_token with a literal"
+                f"the tokenizer of {tokenizer.name_or_path} has no mask token; use "
+                f"{'--span_mask_length 0' if mirror_args.masks_spans else '--augmentation delete'}, "
+                "or --mask_token with a literal"
             )
         return cls(
-            span_mask_length=mirror_args.span_mask_length,
+            span_mask_length=mirror_args.span_mask_length if mirror_args.augmentation == "span" else 0,
             span_mask_min_chars=mirror_args.span_mask_min_chars,
             mask_token=None if mirror_args.mask_token == tokenizer.mask_token else mirror_args.mask_token,
             max_seq_length=max_seq_length,
             seed=seed,
+            augmentation=mirror_args.augmentation,
+            rate=mirror_args.augmentation_rate or 0.0,
+            both_views=mirror_args.augment_both_views,
         )
 
-    def second_view(self, text: str, epoch: int, row: int) -> View:
-        view = span_mask(text, self.span_mask_length, self.span_mask_min_chars, view_rng(self.seed, epoch, row))
+    def view(self, text: str, rng: np.random.Generator) -> View:
+        """The text with its noise, but for masked tokens: there are none before the tokenizer."""
+        if self.augmentation == "span":
+            view = span_mask(text, self.span_mask_length, self.span_mask_min_chars, rng)
+        elif self.augmentation in ("token", "none"):
+            view = [text]
+        else:
+            view = word_view(text, self.augmentation, self.rate, rng)
         return view if self.mask_token is None else [f" {self.mask_token} ".join(view)]
 
 
@@ -79,6 +94,13 @@ class ViewTokenizer:
             rows.append(before + ids[:room] + after)
         return rows
 
+    def masked(self, ids: list[int], rate: float, rng: np.random.Generator) -> list[int]:
+        """The row with single tokens of the text masked; the special ones around it stay."""
+        before, after = self.around
+        end = len(ids) - len(after)
+        content = mask_tokens(ids[len(before) : end], self.tokenizer.mask_token_id, rate, rng)
+        return before + content + ids[end:]
+
 
 def special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """The special tokens that this tokenizer puts before and after a single text."""
@@ -96,8 +118,16 @@ def tokenize_rows(
     view_settings = ViewSettings(**settings)
     to_ids = ViewTokenizer(tokenizer, view_settings.max_seq_length)
     seconds = batch.get("text_pair", batch["text"])
-    views = [view_settings.second_view(text, epoch, row) for text, row in zip(seconds, rows, strict=True)]
-    return {"first_ids": to_ids([[text] for text in batch["text"]]), "second_ids": to_ids(views)}
+
+    def noisy_ids(texts: list[str], first_view: bool) -> list[list[int]]:
+        rngs = [view_rng(view_settings.seed, epoch, row, first_view) for row in rows]
+        ids = to_ids([view_settings.view(text, rng) for text, rng in zip(texts, rngs, strict=True)])
+        if view_settings.augmentation != "token":
+            return ids
+        return [to_ids.masked(row, view_settings.rate, rng) for row, rng in zip(ids, rngs, strict=True)]
+
+    first_ids = noisy_ids(batch["text"], True) if view_settings.both_views else to_ids([[t] for t in batch["text"]])
+    return {"first_ids": first_ids, "second_ids": noisy_ids(seconds, False)}
 
 
 class TwoViewDataset(TorchDataset):

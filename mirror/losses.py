@@ -1,6 +1,6 @@
 """Contrastive losses: pure functions on embeddings. They know nothing of models, tokens or processes.
 
-All compare by cosine, compute in float32 whatever comes in, and return a scalar: the mean over the anchors.
+All look at directions only, compute in float32 whatever comes in, and return a scalar: the mean over the anchors.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-Loss = Literal["nt_xent", "decoupled", "one_way"]
-LOSSES: tuple[str, ...] = get_args(Loss)
+InfoNCE = Literal["nt_xent", "decoupled", "one_way"]
+LOSSES: tuple[str, ...] = (*get_args(InfoNCE), "multi_similarity")
 
 
 def info_nce(
     first: Tensor,
     second: Tensor,
     temperature: float | Tensor,
-    form: Loss = "nt_xent",
+    form: InfoNCE = "nt_xent",
     all_first: Tensor | None = None,
     all_second: Tensor | None = None,
     offset: int = 0,
@@ -60,6 +60,44 @@ def info_nce(
         positives = logits.gather(1, twin[:, None]).squeeze(1)  # (2B,)
         negatives = logits.scatter(1, twin[:, None], float("-inf"))
         return (negatives.logsumexp(dim=1) - positives).mean()
+
+
+def multi_similarity(
+    first: Tensor,
+    second: Tensor,
+    all_first: Tensor | None = None,
+    all_second: Tensor | None = None,
+    offset: int = 0,
+) -> Tensor:
+    """Multi-similarity loss on hard triplets, as in SapBERT (Liu et al. 2021; Mirror-BERT, footnote 2), from the library.
+
+    Kept are the triplets in which the twin is not nearer than the negative by the margin; an anchor without any counts
+    as 0. All numbers are those of SapBERT's released code. The miner looks at every triplet of the 2N views at once: some
+    (2N)^3 bytes while that is under 2^31, and one anchor at a time, slowly, beyond.
+
+    Args:
+        first, second, all_first, all_second, offset: as in `info_nce`.
+    """
+    from pytorch_metric_learning.losses import MultiSimilarityLoss  # a second of imports that other losses do without
+    from pytorch_metric_learning.miners import TripletMarginMiner
+
+    with torch.autocast(first.device.type, enabled=False):
+        all_first = first if all_first is None else all_first
+        all_second = second if all_second is None else all_second
+        anchors = torch.cat([first, second]).float()  # (2B, D)
+        candidates = torch.cat([all_first, all_second]).float()  # (2N, D)
+        total = len(all_first)
+        labels = torch.arange(total, device=first.device).repeat(2)  # (2N,)
+        rows = torch.arange(offset, offset + len(first), device=first.device)
+        own = torch.cat([rows, rows + total])  # (2B,) the anchors' places among the candidates
+
+        # Mined among all candidates, for there the library knows that a view is not its own positive.
+        anchor, positive, negative = TripletMarginMiner(margin=0.2, type_of_triplets="all")(candidates, labels)
+        place = torch.full_like(labels, -1).scatter(0, own, torch.arange(len(own), device=first.device))
+        mine = place[anchor] >= 0
+        triplets = (place[anchor[mine]], positive[mine], negative[mine])
+        loss = MultiSimilarityLoss(alpha=1, beta=60, base=0.5)
+        return loss(anchors, labels[own], triplets, ref_emb=candidates, ref_labels=labels)
 
 
 def alignment(first: Tensor, second: Tensor) -> Tensor:

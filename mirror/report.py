@@ -11,7 +11,7 @@ from mirror.views import is_maskable
 
 def corpus_report(
     corpus: Corpus, dataset: TwoViewDataset | StreamedTwoViewDataset, batch_size: int
-) -> dict[str, float | int | list[int]]:
+) -> dict[str, float | int | str | list[int]]:
     """Facts of the corpus, for the log, `train_results.json` and the model card; holds no text.
 
     A stream is not read ahead, so nothing is known of it: its report is empty.
@@ -38,6 +38,7 @@ def corpus_report(
         "tokens_p5_p50_p95_max": [int(np.percentile(lengths, q)) for q in (5, 50, 95, 100)],
         "tokens_mean": float(lengths.mean()),
         "share_at_max_length": float((lengths >= settings.max_seq_length).mean()),
+        "augmentation": settings.augmentation,
         "share_span_masked": float(np.mean(masked)),
         "batch_size": batch_size,
         "false_negative_chance_with_duplicates": chance_before,
@@ -65,6 +66,8 @@ def format_report(report: dict) -> str:
             f"  blank rows           {report['blank_rows_dropped']:,} dropped",
             f"  tokens a row         {low} / {median} / {high} / {longest} (5 %, median, 95 %, longest)",
             f"  cut at the limit     {report['share_at_max_length']:.1%} of the rows reach --max_seq_length",
-            f"  span mask            touches {report['share_span_masked']:.1%} of the rows",
+            f"  span mask            touches {report['share_span_masked']:.1%} of the rows"
+            if report["augmentation"] == "span"
+            else f"  augmentation         {report['augmentation']}",
         )
     )

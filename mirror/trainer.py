@@ -19,9 +19,10 @@ from mirror.errors import InputError
 from mirror.gradient_cache import backward_through_cache
 from mirror.hub import PushesCheckpoints
 from mirror.lora import merged
-from mirror.losses import alignment, info_nce, uniformity
+from mirror.losses import alignment, info_nce, multi_similarity, uniformity
 from mirror.packing import packed_forward
 from mirror.pooling import pool
+from mirror.temperature import LearnableTemperature, resume_temperature
 
 
 MONITORED_ROWS = 256  # alignment and uniformity are read on at most this many rows of a step
@@ -43,6 +44,9 @@ class MirrorTrainer(PushesCheckpoints, Trainer):
         mirror_args: temperature, form of the loss, whether to gather negatives.
         settings: the whole configuration, kept in the checkpoint.
         score: what to score while training: a function of an `Encoder` that returns `{task: main score}`.
+
+    Raises:
+        InputError: the temperature is to be learned where the optimizer's parameters are spread over processes.
     """
 
     def __init__(
@@ -62,6 +66,12 @@ class MirrorTrainer(PushesCheckpoints, Trainer):
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         self._monitored: dict[str, list[Tensor]] = {"alignment": [], "uniformity": []}
         self.add_callback(FreshViews())
+        self.learned = None
+        if mirror_args.learnable_temperature:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise InputError("--learnable_temperature does not work with FSDP or DeepSpeed; leave it out")
+            self.learned = LearnableTemperature(mirror_args.temperature, self.args.device)
+            self.add_callback(self.learned)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
@@ -104,7 +114,11 @@ class MirrorTrainer(PushesCheckpoints, Trainer):
                 "all_second": gather_with_gradient(second),
                 "offset": rank() * len(first),
             }
-        loss = info_nce(first, second, self.mirror_args.temperature, self.mirror_args.loss, **candidates)
+        if self.mirror_args.loss == "multi_similarity":
+            loss = multi_similarity(first, second, **candidates)
+        else:
+            temperature = self.learned.value() if self.learned else self.mirror_args.temperature
+            loss = info_nce(first, second, temperature, self.mirror_args.loss, **candidates)
         if not torch.isfinite(loss):
             raise InputError(
                 f"the loss is {loss.item()} at step {self.state.global_step + 1}; "
@@ -128,11 +142,30 @@ class MirrorTrainer(PushesCheckpoints, Trainer):
         due = (self.state.global_step + 1) % self.state.logging_steps == 0
         return super()._get_grad_norm(model, grad_norm) if due else grad_norm
 
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        if is_new and self.learned:
+            optimizer.add_param_group(self.learned.parameter_group())
+        return optimizer
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.learned and self.args.should_save:
+            self.learned.save(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint:
+            resume_temperature(self.learned, checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             for name, values in self._monitored.items():
                 logs[name] = round(torch.stack(values).mean().item(), 4)
                 values.clear()
+            if self.learned:
+                logs["temperature"] = round(self.learned.value().item(), 6)
         super().log(logs, start_time)
 
     def _monitor(self, first: Tensor, second: Tensor) -> None:

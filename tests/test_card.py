@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from huggingface_hub import ModelCard
 
 import run_mirror
 from mirror import card
+from mirror.arguments import MirrorArguments
+from mirror.card import loss_words, view_words
 from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.scores import read_scores
@@ -175,3 +178,19 @@ def test_licence_and_origin_come_from_the_base_model(bert_folder, tmp_path, monk
     assert license_of(str(tmp_path)) == {"license": "other", "license_name": "gentle", "license_link": "LICENSE"}
     assert license_of(bert_folder) == {}
     assert license_of("no/such-model") == {}
+
+
+@pytest.mark.parametrize(
+    ("flags", "views", "loss"),
+    [
+        ({}, "span of 5 characters masked in the second", "nt_xent, temperature 0.04"),
+        ({"augmentation": "delete"}, "delete noise at a rate of 0.1 in the second", "nt_xent, temperature 0.04"),
+        ({"augment_both_views": True}, "span of 5 characters masked in both", "nt_xent, temperature 0.04"),
+        ({"augmentation": "none", "loss": "multi_similarity"}, "text as it is in the second", "multi_similarity"),
+        ({"learnable_temperature": True, "loss": "one_way"}, "span of 5 characters masked in the second",
+         "one_way, temperature 0.04 at first, then learned"),
+    ],
+)  # fmt: skip
+def test_noise_and_loss_in_words(flags, views, loss):
+    settings = asdict(MirrorArguments(**flags))
+    assert view_words(settings) == views and loss_words(settings) == loss

@@ -60,7 +60,10 @@ def test_the_gradient_is_that_of_the_whole_batch_with_dropout_on(network, sizes)
     assert torch.equal(torch.get_rng_state(), state_after)
 
 
-@pytest.mark.parametrize("options", [{}, {"packing": "off"}, {"bf16": True}, {"gradient_accumulation_steps": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"packing": "off"}, {"bf16": True}, {"gradient_accumulation_steps": 2}, {"loss": "multi_similarity"}],
+)
 def test_training_with_mini_batches_is_training_without(bert_folder, sentences, tmp_path, options):
     options = {"dropout_rate": 0.0, "max_steps": 1, "per_device_train_batch_size": 30} | options
     plain = first_gradient(make_trainer(bert_folder, sentences, tmp_path / "a", **options))

@@ -1,0 +1,105 @@
+"""Sample distinct sentences from text files or from columns of tables.
+
+    # any text, one sentence a line
+    python data_scripts/sample_sentences.py --input_file wiki.txt --output_file data/wiki_10k.txt
+    # both sentences of STS-B; the question and the sentence of QNLI
+    python data_scripts/sample_sentences.py --input_file stsb_train.tsv --columns sentence1 sentence2 --output_file data/stsb_10k.txt
+    python data_scripts/sample_sentences.py --input_file qnli/train.tsv --columns question sentence --output_file data/qnli_10k.txt
+    # SNLI and MNLI together
+    python data_scripts/sample_sentences.py --input_file snli_1.0_train.jsonl multinli_1.0_train.jsonl \\
+        --columns sentence1 sentence2 --output_file data/nli_10k.txt
+    # WikiMatrix has no header: score, English, Arabic
+    python data_scripts/sample_sentences.py --input_file WikiMatrix.ar-en.tsv.gz --no_header --columns 2 --output_file data/ar_10k.txt
+
+Files may be txt, csv, tsv, json, jsonl or parquet, each also as .gz. Every distinct sentence is as likely as any other,
+however often it occurs; blank ones are left out. All distinct ones are held in memory. Beside the file a .json says how.
+"""
+
+from __future__ import annotations
+
+import gzip
+import random
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from data_scripts.corpus_files import write_corpus
+from mirror.data import check_text_file, expand_paths, open_file
+from mirror.errors import InputError, run_main
+from mirror.flags import Parser, positive
+
+
+def main() -> None:
+    parser = Parser(__doc__)
+    parser.add_argument("--input_file", nargs="+", required=True, help="files or globs")
+    parser.add_argument(
+        "--columns", nargs="+", help="columns with sentences; with --no_header their numbers from 1 on"
+    )
+    parser.add_argument("--no_header", action="store_true", help="tsv files whose first line is a row (WikiMatrix)")
+    parser.add_argument("--count", type=positive, default=10_000, help="sentences to sample (default: 10000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
+    parser.add_argument("--output_file", required=True, help="text file to write")
+    args = parser.parse_args()
+    paths = expand_paths(args.input_file)
+    distinct, facts = distinct_sentences(
+        sentence for path in paths for sentence in sentences_of(path, args.columns, args.no_header)
+    )
+    if len(distinct) < args.count:
+        raise InputError(f"{len(distinct):,} distinct sentences, fewer than --count {args.count}")
+    sample = random.Random(args.seed).sample(distinct, args.count)
+    settings = vars(args) | {"input_file": [path.name for path in paths]}
+    del settings["output_file"]
+    write_corpus(args.output_file, sample, "sample_sentences.py", settings, facts)
+
+
+def distinct_sentences(sentences: Iterable[str]) -> tuple[list[str], dict[str, int]]:
+    """Sentences in the order of their first occurrence, blanks within them single, and what was left out."""
+    seen: dict[str, None] = {}
+    read = blank = 0
+    for sentence in sentences:
+        read += 1
+        clean = " ".join(sentence.split())
+        if clean:
+            seen.setdefault(clean)
+        else:
+            blank += 1
+    return list(seen), {"read": read, "blank": blank, "repeated": read - blank - len(seen)}
+
+
+def sentences_of(path: Path, columns: list[str] | None, no_header: bool) -> Iterator[str]:
+    """All sentences of a file, column after column of each row.
+
+    Raises:
+        InputError: the file is no text, or has no such column; names it, and the line if there is one.
+    """
+    if no_header:
+        yield from _numbered_columns(path, columns)
+        return
+    rows = open_file(path, streaming=False)
+    wanted = columns or (rows.column_names if len(rows.column_names) == 1 else ["text"])
+    for column in wanted:
+        if column not in rows.column_names:
+            raise InputError(f"{path} has no column '{column}'; it has {', '.join(rows.column_names)}; use --columns")
+    for row in rows.select_columns(wanted):
+        yield from ("" if row[column] is None else str(row[column]) for column in wanted)
+
+
+def _numbered_columns(path: Path, columns: list[str] | None) -> Iterator[str]:
+    if not columns or not all(column.isdecimal() and int(column) for column in columns):
+        raise InputError("--no_header needs --columns with numbers from 1 on, e.g. --columns 2")
+    check_text_file(path)
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8", newline="\n") as lines:
+        for number, line in enumerate(lines, start=1):
+            row = line.rstrip("\r\n").split("\t")
+            for column in map(int, columns):
+                if column > len(row):
+                    raise InputError(f"{path}, line {number}: {len(row)} columns, --columns asks for number {column}")
+                yield row[column - 1]
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,87 @@
+"""Every recipe of Mirror-BERT parses, gives the values it says, and says where each is from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from mirror.arguments import (
+    DataArguments,
+    MirrorArguments,
+    MirrorTrainingArguments,
+    ModelArguments,
+    parse_arguments,
+)
+
+
+FOLDER = Path(__file__).resolve().parents[1] / "recipes"
+RECIPES = sorted(path for path in FOLDER.glob("*.yaml") if not path.name.startswith("cmlm-"))
+TYPES = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
+# level: temperature, span, epochs, longest text; as published
+PUBLISHED = {"word": (0.2, 0, 2, 25), "phrase": (0.04, 2, 2, 25), "sentence": (0.04, 5, 1, 50)}
+# dropout, drophead, pooling of the four rows of Table 3
+SENTENCES = {
+    "sentence-bert": (0.1, 0.0, "mean_padded"),
+    "sentence-bert-drophead": (0.0, 0.2, "mean_padded"),
+    "sentence-roberta": (0.1, 0.0, "cls"),
+    "sentence-roberta-drophead": (0.0, 0.05, "cls"),
+}
+by_name = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+
+
+def parse(recipe: Path, *argv: str) -> tuple:
+    return parse_arguments(TYPES, ["--config", str(recipe), "--train_file", "x.txt", "--use_cpu", *argv])
+
+
+def values_of(parsed: tuple) -> dict:
+    return {key: value for group in parsed for key, value in vars(group).items()}
+
+
+@by_name
+def test_a_recipe_gives_the_values_it_says(recipe):
+    content, parsed = yaml.safe_load(recipe.read_text()), values_of(parse(recipe))
+    assert {key: parsed[key] for key in content} == content
+
+
+@by_name
+def test_a_recipe_is_the_published_one_of_its_level(recipe):
+    parsed = values_of(parse(recipe))
+    assert parsed["level"] == recipe.stem.partition("-")[0]
+    names = ("temperature", "span_mask_length", "num_train_epochs", "max_seq_length")
+    assert tuple(parsed[name] for name in names) == PUBLISHED[parsed["level"]]
+    assert (parsed["per_device_train_batch_size"], parsed["learning_rate"]) == (200, 2e-5)
+    assert (parsed["lr_scheduler_type"], parsed["max_grad_norm"], parsed["weight_decay"]) == ("constant", 0, 0.01)
+    assert (parsed["augmentation"], parsed["loss"], parsed["keep_duplicates"]) == ("span", "nt_xent", True)
+
+
+@by_name
+def test_every_value_names_its_source(recipe):
+    head, _, body = recipe.read_text().partition("\n\n")
+    assert "arXiv 2104.08027" in head and f"--config recipes/{recipe.name}" in head
+    assert all(re.fullmatch(r"\w+: \S.*  # \S.*", line) for line in body.splitlines()) and body
+
+
+@pytest.mark.parametrize(("name", "noise_and_pooling"), SENTENCES.items())
+def test_the_rows_of_table_3(name, noise_and_pooling):
+    parsed = values_of(parse(FOLDER / f"{name}.yaml"))
+    assert (parsed["dropout_rate"], parsed["drophead_rate"], parsed["pooling"]) == noise_and_pooling
+    assert parsed["model_name_or_path"] == ("roberta-base" if "roberta" in name else "bert-base-uncased")
+    assert parsed["pad_to"] == (None if "roberta" in name else 50)  # only the mean with padding depends on it
+    assert parsed["mask_token"] == ("[MASK]" if "roberta" in name else None)
+
+
+def test_a_flag_beats_a_recipe():
+    recipe = FOLDER / "sentence-roberta-drophead.yaml"
+    parsed = values_of(parse(recipe, "--drophead_rate", "0.1", "--model_name_or_path", "distilroberta-base"))
+    assert (parsed["drophead_rate"], parsed["model_name_or_path"]) == (0.1, "distilroberta-base")
+    assert parsed["temperature"] == 0.04
+
+
+def test_there_is_one_for_every_published_row():
+    words = {"word-bert", "word-mbert", *(f"word-bert-{code}" for code in "ar es et fr it pl ru tr zh".split())}
+    phrases = {"phrase-bert", "phrase-pubmedbert"}
+    others = {"sentence-mbert", "sentence-bert-ar", "sentence-bert-es", "sentence-bert-ru"}
+    assert {path.stem for path in RECIPES} == words | phrases | others | set(SENTENCES)
