@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from mirror.arguments import MirrorArguments
@@ -17,6 +17,7 @@ from mirror.distributed import gather_with_gradient, rank
 from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.gradient_cache import backward_through_cache
+from mirror.interruption import InterruptibleTrainer
 from mirror.losses import alignment, info_nce, uniformity
 from mirror.packing import packed_forward
 from mirror.pooling import pool
@@ -32,7 +33,7 @@ class FreshViews(TrainerCallback):
         train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
 
 
-class MirrorTrainer(Trainer):
+class MirrorTrainer(InterruptibleTrainer):
     """Trains an encoder so that the two views of a text meet and all others stay apart.
 
     Args:
