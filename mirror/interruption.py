@@ -36,6 +36,7 @@ class InterruptibleTrainer(Trainer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.add_callback(StopOnSigterm())
+        self.add_callback(FiniteGradients())
 
     def _save_checkpoint(self, model, trial) -> None:
         """As in transformers, then the seal, and only then do older checkpoints go.
@@ -62,6 +63,20 @@ class InterruptibleTrainer(Trainer):
             self.args.save_total_limit = limit
         if self.args.should_save:
             rotate_checkpoints(run_dir, limit, self.state.best_model_checkpoint, use_mtime=True)
+
+
+class FiniteGradients(TrainerCallback):
+    """Stops a run before a gradient that is not finite reaches the weights; in fp16 the gradient scaler skips the step instead."""
+
+    def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
+        if args.fp16:
+            return
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        if not torch.isfinite(torch.nn.utils.get_total_norm(gradients)):
+            raise InputError(
+                f"the gradient is not finite at step {state.global_step + 1}; try --bf16 false, a lower --learning_rate "
+                "or a higher --temperature"
+            )
 
 
 class StopOnSigterm(TrainerCallback):
