@@ -80,7 +80,7 @@ def test_training(bert_folder, sentences, tmp_path, launch):
 
 
 def test_encoding(bert_folder, sentences, tmp_path):
-    rows = [f"{sentence} {number}" for number in range(250) for sentence in sentences]
+    rows = [f"{sentence} {number}" for number in range(60) for sentence in sentences]
     (tmp_path / "texts.txt").write_text("\n".join(rows))
 
     def command(folder: str) -> list[str]:
