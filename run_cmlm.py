@@ -22,6 +22,7 @@ from mirror.cmlm.data import StageCollator
 from mirror.cmlm.stages import check_positions, dataset_report, sample_of, stage_dataset
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.collator import MiniBatchCollator
+from mirror.distributed import end_together
 from mirror.errors import run_main
 from mirror.runs import check_output_dir, find_checkpoint, run_facts, settings_of, setup_logging, write_train_results
 
@@ -83,6 +84,7 @@ def main() -> None:
                     model_args.pooling, training_args.output_dir, " and ".join(readers))  # fmt: skip
     if training_args.push_to_hub:
         trainer.push_to_hub(commit_message="CMLM encoder")
+    end_together(trainer.accelerator)
 
 
 if __name__ == "__main__":

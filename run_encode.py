@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from mirror.errors import run_main
-from mirror.flags import Parser, positive
+from mirror.flags import Parser, add_trust, positive
 
 
 logger = logging.getLogger("run_encode")
@@ -38,11 +38,14 @@ def main() -> None:
     import torch
     from accelerate import PartialState
 
+    from mirror import trust
     from mirror.encoder import Encoder
     from mirror.evaluation.cache import fingerprint
     from mirror.shards import ShardFolder, fill, read_rows
 
     state = PartialState(cpu=not torch.accelerator.is_available())  # the processes of accelerate launch or torchrun
+
+    trust.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Rows, model, folder ---------------------------------------------------------------------------------------
     with state.main_process_first():
@@ -98,6 +101,7 @@ def parse_arguments() -> Namespace:
     )
     add("--shard_rows", type=positive, default=20_000, metavar="R", help="rows of a shard (default: 20,000)")
     add("--keep_text", action="store_true", help="write the text beside its vector")
+    add_trust(parser)
     args = parser.parse_args()
     if bool(args.input_file) == bool(args.dataset_name):
         parser.error("give either --input_file or --dataset_name")

@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 
 from mirror.errors import InputError, run_main
-from mirror.flags import Parser, positive
+from mirror.flags import Parser, add_trust, positive
 
 
 logger = logging.getLogger("run_eval")
@@ -35,6 +35,7 @@ def main() -> None:
     import torch
     from accelerate import PartialState
 
+    from mirror import trust
     from mirror.encoder import Encoder
     from mirror.evaluation.catalogue import Options, all_tasks, listing
     from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
@@ -42,6 +43,8 @@ def main() -> None:
     from mirror.evaluation.published import find_rows
     from mirror.evaluation.results import comparison, format_text, make_folder, short_names, write_results
     from mirror.evaluation.run import default_data_dir, make_plan
+
+    trust.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Tasks -----------------------------------------------------------------------------------------------------
     data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()
@@ -111,6 +114,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--bel_add_mentions", action="store_true", help="add training mentions to entity linking's dictionaries")
     add("--isotropy_texts", metavar="FILE", help="measure isotropy on these texts, one a line")
     add("--senteval_dir", metavar="D", help="transfer tasks in another language: a folder with SentEval's files")
+    add_trust(parser)
     args = parser.parse_args()
     if not args.list_tasks:
         for flag in ("tasks", "output_dir"):

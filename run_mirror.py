@@ -26,6 +26,7 @@ from mirror.arguments import (
 from mirror.card import write_card
 from mirror.checkpoint import verify_encoder
 from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
+from mirror.distributed import end_together
 from mirror.encoder import check_length, load_backbone
 from mirror.errors import run_main
 from mirror.features import TwoViewDataset, ViewSettings, two_view_dataset
@@ -128,7 +129,7 @@ def main() -> None:
                     pooling, training_args.output_dir, " and ".join(readers))  # fmt: skip
     if training_args.push_to_hub:
         trainer.push_to_hub(commit_message="Mirror encoder")
-    trainer.accelerator.end_training()
+    end_together(trainer.accelerator)
 
 
 if __name__ == "__main__":

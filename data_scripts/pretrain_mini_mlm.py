@@ -29,16 +29,15 @@ from transformers import (
     BertForMaskedLM,
     BertTokenizerFast,
     HfArgumentParser,
-    Trainer,
     TrainingArguments,
     set_seed,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mirror.docstrings import collect, pretraining_paragraphs
+from mirror.interruption import InterruptibleTrainer, last_whole_checkpoint
 
 
 logger = logging.getLogger(__name__)
@@ -128,7 +127,7 @@ def masked_lm_loss(model: BertForMaskedLM, input_ids, positions, targets) -> tor
     return torch.nn.functional.cross_entropy(model.cls(hidden).float(), targets)
 
 
-class MiniMLMTrainer(Trainer):
+class MiniMLMTrainer(InterruptibleTrainer):
     loss_function = staticmethod(masked_lm_loss)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
@@ -231,7 +230,7 @@ def main() -> None:
     tokenizer, corpus = prepare(args, data_folder)
     logger.info("%d tokens, %d sentences, %d word pieces", len(corpus.ids), len(corpus.starts), len(tokenizer))
     if args.start_from:
-        model = BertForMaskedLM.from_pretrained(get_last_checkpoint(args.start_from) or args.start_from)
+        model = BertForMaskedLM.from_pretrained(last_whole_checkpoint(args.start_from) or args.start_from)
     else:
         model = build_model(args, tokenizer, corpus)
 
@@ -244,7 +243,7 @@ def main() -> None:
     )
     if args.compile_loss:
         trainer.loss_function = torch.compile(masked_lm_loss, dynamic=False)
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(training.output_dir))
+    trainer.train(resume_from_checkpoint=last_whole_checkpoint(training.output_dir))
     trainer.save_model()
     trainer.save_state()
     if args.export_dir:

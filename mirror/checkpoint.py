@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from mirror import trust
 from mirror.encoder import MIRROR_CONFIG, Encoder, quiet
 
 
@@ -79,7 +80,7 @@ def verify_encoder(folder: str | Path, encoder: Encoder, texts: list[str]) -> di
     expected = encoder.encode(texts)
     ours = Encoder.from_pretrained(str(folder), device=encoder.model.device)
     with quiet():
-        theirs = SentenceTransformer(str(folder), device=str(encoder.model.device))
+        theirs = SentenceTransformer(str(folder), device=str(encoder.model.device), **trust.remote_code())
     cosines = {
         "transformers AutoModel and pool()": _lowest_cosine(expected, ours.encode(texts)),
         "sentence-transformers": _lowest_cosine(expected, theirs.encode(texts)),

@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 from transformers import HfArgumentParser
 
+from mirror import trust
 from mirror.errors import InputError, nearest
 
 
@@ -28,6 +29,8 @@ def parse_flags(
 ) -> tuple:
     """Instances of `dataclass_types`: a flag beats the recipe, the recipe beats `presets`.
 
+    Every script gets the flags of `mirror.trust` too, which no recipe can set.
+
     Args:
         presets: the defaults that follow from the text values that the recipe and the command line chose.
 
@@ -36,6 +39,8 @@ def parse_flags(
     """
     argv = sys.argv[1:] if argv is None else argv
     parser = FlagParser(dataclass_types, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for flag, text in trust.FLAGS.items():
+        parser.add_argument(f"--{flag}", action="store_true", help=text)
     for action in parser._actions:
         if action.dest in ("bf16", "fp16"):  # three-valued: a bare flag means true, no flag means choose
             action.nargs, action.const = "?", True
@@ -43,7 +48,7 @@ def parse_flags(
     recipe = read_recipe(typed["config"], parser) if "config" in typed else {}
     parser.set_defaults(**presets(recipe | typed) | recipe)
     try:
-        *parsed, unknown = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
+        *parsed, granted, unknown = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
     except InputError:
         raise
     except ValueError as error:  # TrainingArguments refuses a combination
@@ -51,6 +56,7 @@ def parse_flags(
     if unknown:
         flags = [option for action in parser._actions for option in action.option_strings]
         raise InputError(f"unknown flag {unknown[0]}{nearest(unknown[0], flags)}")
+    trust.grant(**vars(granted))
     return tuple(parsed)
 
 
@@ -68,6 +74,8 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
         raise InputError(f"--config {path}: expected a mapping of flags to values")
     actions = {action.dest: action for action in parser._actions}
     for key in content:
+        if key in trust.FLAGS:
+            raise InputError(f"--config {path}: a recipe cannot set '{key}'; give it on the command line")
         if key not in actions:
             raise InputError(f"--config {path}: unknown key '{key}'{nearest(key, actions)}")
     return {key: _convert(actions[key], value, path) for key, value in content.items()}

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets, load_dataset
+from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets, load_dataset
 from datasets.exceptions import DatasetGenerationError
 
 from mirror.errors import InputError
@@ -201,6 +201,9 @@ def pick_columns(part: Dataset | IterableDataset, name: str, settings: DataSetti
         if column not in columns:
             flag = "--pair_columns" if settings.pair_columns else "--text_column"
             raise InputError(f"{name} has no column '{column}'; it has {', '.join(columns)}; choose with {flag}")
+        feature = (part.features or {}).get(column)
+        if feature is not None and not isinstance(feature, (Value, ClassLabel)):
+            raise InputError(f"{name}: column '{column}' holds {_one_line(feature)}, not text; choose one with text")
     part = part.select_columns(wanted)
     if settings.pair_separator:
         return part.map(_split_pair, fn_kwargs={"column": wanted[0], "separator": settings.pair_separator, "name": name},
@@ -243,5 +246,5 @@ def _source(settings: DataSettings) -> str:
     return settings.dataset_name or " ".join(settings.train_file)
 
 
-def _one_line(error: BaseException) -> str:
+def _one_line(error: object) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
+from accelerate import Accelerator
 from torch import Tensor
 
 
@@ -39,6 +40,16 @@ def mean_over_processes(tensor: Tensor) -> Tensor:
     total = tensor.clone()
     dist.all_reduce(total)
     return total / world_size()
+
+
+def end_together(accelerator: Accelerator) -> None:
+    """End a run on all its processes.
+
+    A process that ends right after a collective can hang: its main thread joins gloo's thread, which waits for the
+    interpreter's lock to free the tensors of that collective. Waiting in a barrier gives the lock away.
+    """
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
 
 
 def world_size() -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import pickle
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
+from mirror import trust
 from mirror.errors import InputError
 from mirror.pooling import POOLING_MODES, pool
 
@@ -160,17 +162,18 @@ def load_backbone(
     """Encoder and tokenizer; the pooler is left out unless `pooling` uses it, so that nothing random is loaded or saved.
 
     Raises:
-        InputError: not found, not a model, or not a bidirectional encoder.
+        InputError: not found, not a model, not a bidirectional encoder, or not to be trusted (`mirror.trust`).
     """
     try:
-        config = AutoConfig.from_pretrained(name_or_path)
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        config = AutoConfig.from_pretrained(name_or_path, **trust.remote_code())
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **trust.remote_code())
         _refuse_decoder(name_or_path, config)
         options = {} if pooling == "pooler" else _without_pooler(config)
+        trust.check_weights(name_or_path)
         model = _load_weights(name_or_path, config=config, dtype=dtype, **options)
     except InputError:
         raise
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, pickle.UnpicklingError) as error:
         raise InputError(f"cannot load model '{name_or_path}': {' '.join(str(error).split())[:300]}") from error
     if pooling == "pooler" and getattr(model, "pooler", None) is None:
         raise InputError(f"{name_or_path} ({config.model_type}) has no pooler; use --pooling cls or mean")
@@ -180,7 +183,7 @@ def load_backbone(
 def _load_weights(name_or_path: str, **options) -> PreTrainedModel:
     """`from_pretrained` without its table of left-out head weights; a weight that is missing is an error instead."""
     with quiet():
-        model, report = AutoModel.from_pretrained(name_or_path, output_loading_info=True, **options)
+        model, report = AutoModel.from_pretrained(name_or_path, output_loading_info=True, **trust.weights(), **options)
     if missing := sorted(report["missing_keys"]):
         raise InputError(
             f"{name_or_path} lacks {len(missing)} weights of a {type(model).__name__}, first {missing[0]}"
@@ -243,15 +246,29 @@ def _read_json(name_or_path: str, filename: str) -> dict | list | None:
         name_or_path, filename, _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False, _raise_exceptions_for_gated_repo=False,
     )  # fmt: skip
-    return json.loads(Path(path).read_text(encoding="utf-8")) if path else None
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8")) if path else None
+    except ValueError as error:
+        raise InputError(f"{name_or_path}: {filename} is no JSON ({error})") from error
 
 
 def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> dict:
     """Pooling, length and later modules of a sentence-transformers checkpoint, read by that library itself."""
     from sentence_transformers import SentenceTransformer
 
-    with quiet():
-        loaded = SentenceTransformer(name_or_path, device="cpu")
+    for module in modules:
+        if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
+            raise InputError(
+                f"{name_or_path}: modules.json names '{module['path']}', which is outside of the checkpoint"
+            )
+        trust.check_weights(name_or_path, module["path"])
+    try:
+        with quiet():
+            loaded = SentenceTransformer(
+                name_or_path, device="cpu", **trust.remote_code(), model_kwargs=trust.weights()
+            )
+    except (OSError, ValueError, ImportError, pickle.UnpicklingError) as error:
+        raise InputError(f"cannot load model '{name_or_path}': {' '.join(str(error).split())[:300]}") from error
     kinds = [type(module).__name__ for module in loaded]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise InputError(

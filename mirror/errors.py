@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import sys
 from collections.abc import Callable, Iterable
+
+
+DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # full, over quota, too large, read-only
 
 
 class InputError(ValueError):
@@ -18,9 +22,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's `main`; an `InputError` becomes one line on stderr and exit status 2."""
+    """Run a script's `main`; an `InputError`, or a disk that is full, becomes one line on stderr and exit status 2."""
     try:
         main()
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in DISK_ERRORS:
+            raise
+        print(f"error: {' '.join(str(error).split())}; make room, then run the same command again", file=sys.stderr)
         sys.exit(2)

@@ -19,6 +19,14 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; --help lists the flags")
 
 
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """The flags of `mirror.trust`, for a script whose other flags are not dataclasses."""
+    parser.add_argument("--allow_pickle", action="store_true", help="also read weights that are a pickle (.bin) only")
+    parser.add_argument(
+        "--trust_remote_code", action="store_true", help="run the Python code that a model brings along"
+    )
+
+
 def positive(text: str) -> int:
     """A flag's whole number of 1 or more."""
     number = int(text) if text.isdecimal() else 0

@@ -16,6 +16,7 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from mirror.errors import InputError
+from mirror.interruption import SEAL, seal
 
 
 logger = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ logger = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 60.0  # without a byte; the library's own client waits for ever
 # What a reader has no use for: other checkpoints, logs (they name folders of this machine), pickles, half-written files.
 NOT_PUSHED = ("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp")
-ONLY_TO_RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", "trainer_state.json")
+ONLY_TO_RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", "trainer_state.json", "temperature.json", SEAL)
 
 
 class PushError(InputError):
@@ -187,6 +188,7 @@ class PushesCheckpoints:
         if busy and not self.args.hub_always_push:
             return
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
+        seal(Path(checkpoint_folder))  # now, so that what is pulled from the Hub can be resumed from
         places = [(None, (*NOT_PUSHED, *ONLY_TO_RESUME))]
         if strategy == HubStrategy.CHECKPOINT:
             places.append(("last-checkpoint", NOT_PUSHED))

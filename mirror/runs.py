@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import platform
 import random
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, fields
 from importlib.metadata import version
@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset, IterableDataset, disable_progress_bars
 from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, TrainingArguments
-from transformers.trainer_utils import IntervalStrategy, SaveStrategy, get_last_checkpoint
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
@@ -25,6 +25,7 @@ from mirror.data import Corpus, DataSettings, clean, load_corpus
 from mirror.docstrings import collect, training_texts
 from mirror.encoder import Encoder
 from mirror.errors import InputError
+from mirror.interruption import SEAL, is_whole, last_whole_checkpoint
 from mirror.memory import estimate_step_bytes
 from mirror.selection import CRITERION
 
@@ -67,8 +68,11 @@ def check_output_dir(output_dir: str, resuming: bool, force: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--output_dir {output_dir}: {error.strerror}") from error
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"--output_dir {output_dir} is read-only")
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:  # os.access knows nothing of full disks
+            probe.write(b"0" * 4096)
+    except OSError as error:
+        raise InputError(f"--output_dir {output_dir}: nothing can be written there ({error.strerror})") from error
     traces = [folder / "config.json", folder / "train_results.json", *folder.glob("checkpoint-*")]
     if not resuming and not force and any(trace.exists() for trace in traces):
         raise InputError(
@@ -78,17 +82,19 @@ def check_output_dir(output_dir: str, resuming: bool, force: bool) -> None:
 
 
 def find_checkpoint(args: TrainingArguments) -> str | None:
-    """The folder that `--resume_from_checkpoint` means: the newest of the output folder, or a path.
+    """The folder that `--resume_from_checkpoint` means: the newest whole one of the output folder, or a path.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or it is not whole.
     """
     asked = args.resume_from_checkpoint
     if not asked:
         return None
-    found = get_last_checkpoint(args.output_dir) if asked is True else asked
+    found = last_whole_checkpoint(args.output_dir) if asked is True else asked
     if found is None or not Path(found).is_dir():
         raise InputError(f"--resume_from_checkpoint: no checkpoint in {args.output_dir if asked is True else asked}")
+    if not is_whole(found):
+        raise InputError(f"--resume_from_checkpoint {found} is not whole: files are missing beside or in its {SEAL}")
     return found
 
 

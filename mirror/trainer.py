@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
-from transformers import Trainer, TrainerCallback
+from transformers import TrainerCallback
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from mirror.arguments import MirrorArguments
@@ -18,6 +18,7 @@ from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.gradient_cache import backward_through_cache
 from mirror.hub import PushesCheckpoints
+from mirror.interruption import InterruptibleTrainer
 from mirror.lora import merged
 from mirror.losses import alignment, info_nce, multi_similarity, uniformity
 from mirror.packing import packed_forward
@@ -35,7 +36,7 @@ class FreshViews(TrainerCallback):
         train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
 
 
-class MirrorTrainer(PushesCheckpoints, Trainer):
+class MirrorTrainer(PushesCheckpoints, InterruptibleTrainer):
     """Trains an encoder so that the two views of a text meet and all others stay apart.
 
     Args:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -117,6 +118,34 @@ WORDS = [
 ]
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+LOOPBACK = ("127.", "::1", "localhost")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_network():
+    """Any connection or look-up beyond this machine fails the test that asks for it."""
+
+    def guarded(original):
+        def connect(self, address, *rest):
+            if self.family in (socket.AF_INET, socket.AF_INET6) and not str(address[0]).startswith(LOOPBACK):
+                raise AssertionError(f"a test opened a connection to {address[0]}")
+            return original(self, address, *rest)
+
+        return connect
+
+    def look_up(host, *rest, original=socket.getaddrinfo, **options):
+        name = host.decode() if isinstance(host, bytes) else host
+        if name and not name.startswith((*LOOPBACK, "0.0.0.0", "::")) and name != socket.gethostname():
+            raise AssertionError(f"a test looked up {name}")
+        return original(host, *rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", look_up)
+        for name in ("connect", "connect_ex"):
+            patch.setattr(socket.socket, name, guarded(getattr(socket.socket, name)))
+        yield
 
 
 @pytest.fixture(scope="session")

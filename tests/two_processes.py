@@ -6,6 +6,7 @@ import ast
 import sys
 from pathlib import Path
 
+from mirror.distributed import end_together
 from tests.training import make_trainer
 
 
@@ -24,7 +25,7 @@ def main(model_folder: str, folder: str, *flags: str) -> None:
     )
     trainer.train()
     trainer.save_model()
-    trainer.accelerator.end_training()
+    end_together(trainer.accelerator)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ A later stage, or a resumed run, puts both together again to the last bit.
 from __future__ import annotations
 
 import logging
+import pickle
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from mirror import trust
 from mirror.checkpoint import save_encoder
 from mirror.cmlm.layers import append_layers, mean_projection
 from mirror.cmlm.model import CMLMConfig, CMLMModel
@@ -79,16 +81,20 @@ def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedM
         InputError: not found, or not a masked LM.
     """
     try:
-        config, tokenizer = AutoConfig.from_pretrained(name_or_path), AutoTokenizer.from_pretrained(name_or_path)
+        config = AutoConfig.from_pretrained(name_or_path, **trust.remote_code())
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **trust.remote_code())
         if config.is_encoder_decoder:
             raise ValueError(f"{config.model_type} has a decoder; give an encoder such as bert-base-uncased")
         if from_scratch:
-            return AutoModelForMaskedLM.from_config(config), tokenizer
+            return AutoModelForMaskedLM.from_config(config, **trust.remote_code()), tokenizer
+        trust.check_weights(name_or_path)
         with quiet():
             model, report = AutoModelForMaskedLM.from_pretrained(
-                name_or_path, dtype=torch.float32, output_loading_info=True
+                name_or_path, dtype=torch.float32, output_loading_info=True, **trust.weights()
             )
-    except (OSError, ValueError) as error:
+    except InputError:
+        raise
+    except (OSError, ValueError, pickle.UnpicklingError) as error:
         raise InputError(f"cannot load masked LM '{name_or_path}': {' '.join(str(error).split())[:300]}") from error
     inside = {name for name, _ in model.base_model.named_parameters(prefix=model.base_model_prefix)}
     if lost := sorted(inside & set(report["missing_keys"])):

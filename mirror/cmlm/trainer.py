@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from pytorch_optimizer import Lamb
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, Sampler, SequentialSampler
-from transformers import Trainer
 
 from mirror.cmlm.arguments import CMLMArguments, CMLMTrainingArguments
 from mirror.cmlm.checkpoint import load_weights, parts_of, save_cmlm
@@ -23,10 +22,11 @@ from mirror.encoder import Encoder
 from mirror.errors import InputError
 from mirror.gradient_cache import backward_through_cache
 from mirror.hub import PushesCheckpoints
+from mirror.interruption import InterruptibleTrainer
 from mirror.trainer import FreshViews
 
 
-class CMLMTrainer(PushesCheckpoints, Trainer):
+class CMLMTrainer(PushesCheckpoints, InterruptibleTrainer):
     """Trains a `CMLMModel` on the batches of `StageCollator`.
 
     Args:

@@ -95,9 +95,14 @@ class EmbeddingCache:
         digests = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)  # (n, 20)
         shard = self.folder / f"{hashlib.sha1(digests.tobytes()).hexdigest()}.npz"
         aside = shard.with_suffix(f".{os.getpid()}.tmp")
-        with aside.open("wb") as file:
-            np.savez(file, digests=digests, vectors=vectors)
-        aside.replace(shard)
+        try:
+            with aside.open("wb") as file:
+                np.savez(file, digests=digests, vectors=vectors)
+            aside.replace(shard)
+        except OSError as error:  # a full disk costs the next run time, and this one nothing
+            logger.warning("%s cannot be written (%s); these vectors are not kept", shard, error)
+            aside.unlink(missing_ok=True)
+            return
         self._remember(shard, digests)
 
     def _remember(self, shard: Path, digests: np.ndarray) -> None:

@@ -101,3 +101,13 @@ def test_modules_without_weights_count_too(bert_folder):
     plain = Encoder.from_pretrained(bert_folder, "mean")
     unit = Encoder(plain.model, plain.tokenizer, "mean", plain.max_seq_length, head=[Normalize()])
     assert fingerprint(plain) != fingerprint(unit)
+
+
+def test_a_full_disk_costs_the_cache_and_not_the_scores(tmp_path, counting, caplog, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    cache = EmbeddingCache(tmp_path, counting)
+    np.testing.assert_array_equal(cache(["a", "bb"]), counting(["a", "bb"]))
+    assert "No space left on device" in caplog.text and not list(tmp_path.iterdir())

@@ -1,0 +1,138 @@
+"""A run that is stopped, or whose disk is full, keeps its last whole checkpoint and goes on to the same weights."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import TrainerCallback
+
+from mirror.arguments import MirrorTrainingArguments
+from mirror.errors import InputError
+from mirror.interruption import SEAL, TERMINATED, is_whole, last_whole_checkpoint
+from mirror.runs import check_output_dir, find_checkpoint
+from tests.training import make_trainer
+
+
+class At(TrainerCallback):
+    """Does something at the end of one step, before the step's checkpoint is written."""
+
+    def __init__(self, step: int, act):
+        self.step, self.act = step, act
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.act()
+
+
+def weights(trainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}
+
+
+@pytest.fixture(scope="module")
+def run(bert_folder, sentences, tmp_path_factory) -> Path:
+    """A run of 12 steps with whole checkpoints after 4, 8 and 12."""
+    folder = tmp_path_factory.mktemp("run") / "out"
+    make_trainer(bert_folder, sentences, folder, save_strategy="steps", save_steps=4, max_steps=12).train()
+    return folder
+
+
+def test_every_checkpoint_of_a_run_is_whole(run):
+    assert all(is_whole(run / f"checkpoint-{step}") for step in (4, 8, 12))
+    assert last_whole_checkpoint(run) == str(run / "checkpoint-12")
+
+
+def lose_the_seal(folder: Path) -> None:
+    (folder / SEAL).unlink()
+
+
+def lose_a_file(folder: Path) -> None:
+    (folder / "optimizer.pt").unlink()
+
+
+def cut_a_file(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 1000)
+
+
+def break_the_seal(folder: Path) -> None:
+    (folder / SEAL).write_text('{"model.safe')
+
+
+@pytest.mark.parametrize("damage", [lose_the_seal, lose_a_file, cut_a_file, break_the_seal])
+def test_a_checkpoint_that_is_not_whole_is_passed_over(run, tmp_path, damage, caplog):
+    shutil.copytree(run, tmp_path / "out")
+    damage(tmp_path / "out" / "checkpoint-12")
+    args = MirrorTrainingArguments(output_dir=str(tmp_path / "out"), resume_from_checkpoint="true")
+    assert find_checkpoint(args) == str(tmp_path / "out" / "checkpoint-8")
+    assert "checkpoint-12 is not whole" in caplog.text
+    args.resume_from_checkpoint = str(tmp_path / "out" / "checkpoint-12")
+    with pytest.raises(InputError, match="checkpoint-12 is not whole"):
+        find_checkpoint(args)
+
+
+def test_the_old_checkpoint_goes_only_when_the_new_one_is_whole(bert_folder, sentences, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "mirror.interruption.seal", lambda folder: seen.append(sorted(path.name for path in tmp_path.glob("*-*")))
+    )
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "save_total_limit": 1}
+    make_trainer(bert_folder, sentences, tmp_path, **options).train()
+    assert seen == [["checkpoint-2"], ["checkpoint-2", "checkpoint-4"]]
+    assert [path.name for path in tmp_path.glob("*-*")] == ["checkpoint-4"]
+
+
+def test_sigterm_saves_the_step_in_work_and_the_resumed_run_is_the_uninterrupted_one(
+    bert_folder, sentences, tmp_path, caplog
+):
+    options = {"max_steps": 10, "learning_rate": 1e-3}
+    whole = make_trainer(bert_folder, sentences, tmp_path / "whole", **options)
+    before = weights(whole)
+    whole.train()
+
+    handler = signal.getsignal(signal.SIGTERM)
+    stopped = make_trainer(bert_folder, sentences, tmp_path / "out", **options)
+    stopped.add_callback(At(3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+    with pytest.raises(SystemExit) as end:
+        stopped.train()
+    assert end.value.code == TERMINATED == 143
+    assert "step" in caplog.text and "--resume_from_checkpoint true" in caplog.text
+    assert signal.getsignal(signal.SIGTERM) == handler
+
+    checkpoint = last_whole_checkpoint(tmp_path / "out")
+    assert Path(checkpoint).name in ("checkpoint-3", "checkpoint-4")  # seen at this step's end or at the next one's
+    resumed = make_trainer(bert_folder, sentences, tmp_path / "out", **options)
+    resumed.train(resume_from_checkpoint=checkpoint)
+    assert resumed.state.global_step == 10
+    assert max((value - before[name]).abs().max() for name, value in weights(whole).items()) > 1e-3
+    for name, value in weights(whole).items():
+        assert torch.equal(weights(resumed)[name], value), name
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_and_one_line(bert_folder, sentences, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    trainer = make_trainer(bert_folder, sentences, tmp_path, save_strategy="steps", save_steps=2, max_steps=6)
+    trainer.add_callback(At(4, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))))
+    try:
+        with pytest.raises(
+            InputError, match="cannot save .*checkpoint-4: .*the last whole checkpoint is .*checkpoint-2"
+        ) as caught:
+            trainer.train()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "\n" not in str(caught.value)
+    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-2")
+
+
+def test_a_folder_where_nothing_can_be_written_is_found_before_training(tmp_path, monkeypatch):
+    def full(**_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    with pytest.raises(InputError, match="nothing can be written there .No space left on device"):
+        check_output_dir(str(tmp_path / "out"), resuming=False, force=False)

@@ -1,0 +1,68 @@
+"""Numbers at the edge: what comes out is finite, or the run stops with a line that says why."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from mirror.data import clean
+from mirror.encoder import Encoder
+from mirror.errors import InputError
+from mirror.losses import LOSSES, alignment, info_nce, uniformity
+from tests.training import make_trainer
+
+
+@pytest.mark.parametrize("form", LOSSES)
+@pytest.mark.parametrize("temperature", [1e-4, 0.04])
+@pytest.mark.parametrize("kind", ["zeros", "identical", "random", "huge", "tiny"])
+def test_loss_and_gradient_are_finite(form, temperature, kind):
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(6, 8, generator=generator)
+    made = {
+        "zeros": rows * 0,
+        "identical": rows[:1].repeat(6, 1),
+        "random": rows,
+        "huge": rows * 1e15,
+        "tiny": rows * 1e-30,
+    }
+    first = made[kind].clone().requires_grad_()
+    loss = info_nce(first, made[kind].flip(1), temperature, form)
+    loss.backward()
+    assert torch.isfinite(loss) and torch.isfinite(first.grad).all()
+
+
+def test_collapsed_views_are_measured_as_collapsed():
+    same = torch.ones(4, 8)
+    assert alignment(same, same) == 0 and uniformity(same) == pytest.approx(0, abs=1e-6)
+
+
+def test_one_text_over_and_over_is_one_row():
+    assert len(clean([("same",)] * 50).rows) == 1
+
+
+def test_texts_that_are_only_blanks_are_no_rows():
+    corpus = clean([("\u00a0",), (" \t",), ("\u2003",), ("",)])
+    assert len(corpus.rows) == 0 and corpus.blank_rows == 4
+
+
+@pytest.mark.parametrize("options", [{"temperature": 1e-4}, {"span_mask_length": 23}, {"packing": "off"}])
+def test_texts_of_one_token_of_nothing_and_of_100_000_characters_train(bert_folder, sentences, tmp_path, options):
+    texts = [*sentences[:36], "cat", "\u200b", "x" * 100_000, "日"]
+    trainer = make_trainer(bert_folder, texts, tmp_path, max_steps=2, **options)
+    trainer.train()
+    assert all(torch.isfinite(value).all() for value in trainer.model.state_dict().values())
+
+
+def test_texts_without_a_token_still_have_vectors(bert_folder):
+    vectors = Encoder.from_pretrained(bert_folder, pooling="mean").encode(["", "\u200b", "cat", "y" * 100_000])
+    assert np.isfinite(vectors).all() and vectors.shape == (4, 32)
+
+
+def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_take_it(bert_folder, sentences, tmp_path):
+    trainer = make_trainer(bert_folder, sentences, tmp_path, max_steps=3)
+    weight = trainer.model.embeddings.word_embeddings.weight
+    weight.register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(InputError, match="the gradient is not finite at step 1"):
+        trainer.train()
+    assert torch.isfinite(weight).all()
