@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections import Counter
@@ -45,7 +46,7 @@ def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384
         vocab_size=VOCABULARY,
         hidden_size=width,
         num_hidden_layers=layers,
-        num_attention_heads=max(1, width // 32),
+        num_attention_heads=math.gcd(12, width // 32),  # 12 for 384 and for 768, as in MiniLM and BERT-base
         intermediate_size=4 * width,
     )
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)

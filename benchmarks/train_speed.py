@@ -1,7 +1,8 @@
 """Seconds a training step takes: this project, sentence-transformers, and the way of the released Mirror-BERT code.
 
     python benchmarks/train_speed.py --train_file my_texts.txt
-    python benchmarks/train_speed.py --train_file my_texts.txt --model_name_or_path bert-base-uncased --batch_size 32
+    python benchmarks/train_speed.py --train_file my_texts.txt --layers 12 --width 768 --batch_size 32
+    python benchmarks/train_speed.py --train_file my_texts.txt --model_name_or_path bert-base-uncased
     python benchmarks/train_speed.py --train_file my_texts.txt --variants ours-fp16 ours-padded-fp16 ours-compiled-fp16
 
 A variant is a way of training and a precision (fp32, bf16, fp16):
@@ -91,7 +92,9 @@ def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
     add("--train_file", required=True, help="texts, one a line")
-    add("--model_name_or_path", help="default: a BERT of 6 layers x 384 with random weights, made on the spot")
+    add("--model_name_or_path", help="default: a BERT with random weights, made on the spot")
+    add("--layers", type=int, default=6, help="of that BERT (default: 6)")
+    add("--width", type=int, default=384, help="of that BERT (default: 384)")
     add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=" ".join(DEFAULT_VARIANTS))
     add("--batch_size", type=int, default=200)
     add("--steps", type=int, default=8, help="steps timed (default: 8)")
@@ -178,9 +181,9 @@ def make_inputs(args: Namespace) -> dict:
     texts = distinct_lines(args.train_file, args.batch_size * (args.warmup_steps + args.steps))
     (Path(args.work) / "corpus.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     if not args.model_name_or_path:
-        make_model(Path(model_of(args)), texts)
+        make_model(Path(model_of(args)), texts, args.layers, args.width)
     return {
-        "model": Path(args.model_name_or_path or "a BERT of 6 layers x 384 (random weights)").name,
+        "model": Path(args.model_name_or_path or f"a BERT of {args.layers} layers x {args.width} (random weights)").name,
         "machine": machine(),
         "tokens": mean_tokens(model_of(args), texts, args.max_length),
     }
