@@ -15,14 +15,7 @@ import logging
 
 from transformers import set_seed
 
-from mirror.arguments import (
-    DataArguments,
-    MirrorArguments,
-    MirrorTrainingArguments,
-    ModelArguments,
-    default_pooling,
-    parse_arguments,
-)
+from mirror.arguments import DataArguments, MirrorArguments, ModelArguments, default_pooling, parse_arguments
 from mirror.card import write_card
 from mirror.checkpoint import verify_encoder
 from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
@@ -52,6 +45,7 @@ from mirror.runs import (
 from mirror.scores import scores_of_run, write_scores
 from mirror.selection import alignment_uniformity_scorer, hold_out
 from mirror.trainer import MirrorTrainer
+from mirror.training_arguments import MirrorTrainingArguments
 
 
 logger = logging.getLogger("run_mirror")

@@ -183,7 +183,9 @@ def make_inputs(args: Namespace) -> dict:
     if not args.model_name_or_path:
         make_model(Path(model_of(args)), texts, args.layers, args.width)
     return {
-        "model": Path(args.model_name_or_path or f"a BERT of {args.layers} layers x {args.width} (random weights)").name,
+        "model": Path(
+            args.model_name_or_path or f"a BERT of {args.layers} layers x {args.width} (random weights)"
+        ).name,
         "machine": machine(),
         "tokens": mean_tokens(model_of(args), texts, args.max_length),
     }

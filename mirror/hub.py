@@ -24,7 +24,15 @@ logger = logging.getLogger(__name__)
 TIMEOUT_SECONDS = 60.0  # without a byte; the library's own client waits for ever
 # What a reader has no use for: other checkpoints, logs (they name folders of this machine), pickles, half-written files.
 NOT_PUSHED = ("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp")
-ONLY_TO_RESUME = ("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", "trainer_state.json", "temperature.json", SEAL)
+ONLY_TO_RESUME = (
+    "optimizer.*",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*",
+    "trainer_state.json",
+    "temperature.json",
+    SEAL,
+)
 
 
 class PushError(InputError):

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.arguments import (
-    LEVELS,
-    DataArguments,
-    MirrorArguments,
-    MirrorTrainingArguments,
-    ModelArguments,
-    choose_precision,
-    default_pooling,
-    parse_arguments,
-)
+from mirror.arguments import LEVELS, DataArguments, MirrorArguments, ModelArguments, default_pooling, parse_arguments
 from mirror.encoder import EMBEDDED_MODEL
 from mirror.errors import InputError
+from mirror.training_arguments import MirrorTrainingArguments, choose_precision
 
 
 TYPES = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)

@@ -13,10 +13,10 @@ import pytest
 import torch
 from transformers import TrainerCallback
 
-from mirror.arguments import MirrorTrainingArguments
 from mirror.errors import InputError
 from mirror.interruption import SEAL, TERMINATED, is_whole, last_whole_checkpoint
 from mirror.runs import check_output_dir, find_checkpoint
+from mirror.training_arguments import MirrorTrainingArguments
 from tests.training import make_trainer
 
 

@@ -8,13 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror.arguments import (
-    DataArguments,
-    MirrorArguments,
-    MirrorTrainingArguments,
-    ModelArguments,
-    parse_arguments,
-)
+from mirror.arguments import DataArguments, MirrorArguments, ModelArguments, parse_arguments
+from mirror.training_arguments import MirrorTrainingArguments
 
 
 FOLDER = Path(__file__).resolve().parents[1] / "recipes"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from datasets import Dataset
 
-from mirror.arguments import MirrorArguments, MirrorTrainingArguments
+from mirror.arguments import MirrorArguments
 from mirror.collator import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.encoder import load_backbone
 from mirror.features import TwoViewDataset, ViewSettings
 from mirror.packing import prepare_model
 from mirror.trainer import MirrorTrainer
+from mirror.training_arguments import MirrorTrainingArguments
 
 
 def make_trainer(model_folder: str, texts: list[str], output_dir, score=None, **flags) -> MirrorTrainer:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mirror.arguments import MirrorTrainingArguments
 from mirror.command_line import one_of, parse_flags
 from mirror.data import DataSettings
 from mirror.encoder import EMBEDDED_MODEL
 from mirror.errors import InputError
+from mirror.training_arguments import MirrorTrainingArguments
 
 
 STAGES = ("cmlm", "cmlm_bitext", "bitext", "nli")

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from mirror.arguments import CLS_FAMILIES, EMBEDDED_DEFAULTS, LEVELS, MirrorTrainingArguments, default_pooling
+from mirror.arguments import CLS_FAMILIES, EMBEDDED_DEFAULTS, LEVELS, default_pooling
 from mirror.encoder import EMBEDDED_MODEL
 from mirror.errors import InputError
 from mirror.evaluation.catalogue import Options
 from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan
 from mirror.studies.cells import RATE, Cell, Study
+from mirror.training_arguments import MirrorTrainingArguments
 
 
 Flags = dict[str, list[str]]

@@ -8,19 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from mirror.arguments import (
-    LEVELS,
-    DataArguments,
-    MirrorArguments,
-    MirrorTrainingArguments,
-    ModelArguments,
-    parse_arguments,
-)
+from mirror.arguments import LEVELS, DataArguments, MirrorArguments, ModelArguments, parse_arguments
 from mirror.errors import InputError
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.studies.catalogue import STUDIES, find_study
 from mirror.studies.cells import RATE
 from mirror.studies.plan import cell_name
+from mirror.training_arguments import MirrorTrainingArguments
 
 
 TYPES = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)

@@ -1,0 +1,135 @@
+"""Where the time of a training run goes: the phases of its steps, and the operators within them.
+
+    python benchmarks/profile_step.py --train_file my_texts.txt
+
+Phases are timed over the last --steps steps of run_mirror.py as it is: forward pass and loss, backward pass, optimiser, and the rest
+(data, Trainer, logging). Operators come from torch.profiler in a second run of three steps, which it slows down.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections import Counter
+from functools import wraps
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks.side_by_side import markdown
+from mirror.errors import run_main
+
+
+PHASES = ("forward and loss", "backward", "optimiser")
+# What an operator of the profile is for, by a part of its name; the first that fits counts.
+KINDS = {
+    "matrix products": ("mm", "matmul", "linear", "mkldnn"),
+    "optimiser": ("adam",),
+    "dropout masks": ("random_", "bernoulli"),
+    "softmax": ("softmax",),
+    "layer norm": ("layer_norm",),
+    "GELU": ("gelu",),
+    "embedding tables": ("embedding", "index_select", "index_put", "index_add"),
+    "copies and casts": ("copy_", "cat", "clone", "contiguous"),
+}
+
+
+def main() -> None:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    add = parser.add_argument
+    add("--train_file", required=True, help="texts, one a line")
+    add("--model_name_or_path", help="default: a BERT of 6 layers x 384 with random weights")
+    add("--batch_size", type=int, default=200)
+    add("--warmup_steps", type=int, default=3, help="steps before the timing starts (default: 3)")
+    add("--steps", type=int, default=10, help="steps timed (default: 10)")
+    args = parser.parse_args()
+
+    from benchmarks.stand_in import distinct_lines, machine, make_model
+
+    with tempfile.TemporaryDirectory() as work:
+        texts = distinct_lines(args.train_file, args.batch_size * (args.warmup_steps + args.steps))
+        corpus = Path(work) / "corpus.txt"
+        corpus.write_text("\n".join(texts) + "\n", encoding="utf-8")
+        model = args.model_name_or_path or str(Path(work) / "model")
+        if not args.model_name_or_path:
+            make_model(Path(model), texts)
+        phases, seconds = time_phases(args, model, corpus, work)
+        operators = time_operators(args, model, corpus, work)
+    print(f"{args.batch_size} texts a step, {args.steps} steps, {seconds:.2f} s a step; {machine()}\n")
+    print(shares(phases, "of a step"))
+    print(shares(operators, "of the operators' own time"))
+
+
+def time_phases(args: Namespace, model: str, corpus: Path, work: str) -> tuple[dict[str, float], float]:
+    """Seconds of each phase and of the rest, and of a whole step, over the steps after the warm-up."""
+    from accelerate import Accelerator
+    from torch.optim import AdamW
+
+    from benchmarks.stand_in import step_clock
+    from mirror.trainer import MirrorTrainer
+
+    spent: Counter[str] = Counter()
+    with step_clock(args.warmup_steps, args.steps) as clock:
+
+        def timed(phase: str, original):
+            @wraps(original)  # torch marks the steps that its hooks are on
+            def run(*arguments, **options):
+                start = time.perf_counter()
+                result = original(*arguments, **options)
+                if clock.count >= args.warmup_steps:
+                    spent[phase] += time.perf_counter() - start
+                return result
+
+            return run
+
+        places = ((MirrorTrainer, "compute_loss"), (Accelerator, "backward"), (AdamW, "step"))
+        originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+        for phase, (owner, name, original) in zip(PHASES, originals, strict=True):
+            setattr(owner, name, timed(phase, original))
+        run_training(args, model, corpus, work, args.warmup_steps + args.steps)
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+    total = clock.step_seconds() * args.steps
+    return dict(spent) | {"the rest": total - sum(spent.values())}, clock.step_seconds()
+
+
+def time_operators(args: Namespace, model: str, corpus: Path, work: str) -> dict[str, float]:
+    """Seconds of each kind of operator in three steps, without the operators that it calls."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        run_training(args, model, corpus, work, 3)
+    spent: Counter[str] = Counter()
+    for event in profiler.key_averages():
+        if event.key.startswith("aten::"):
+            spent[kind_of(event.key)] += event.self_cpu_time_total / 1e6
+    return dict(spent.most_common())
+
+
+def kind_of(operator: str) -> str:
+    return next(
+        (kind for kind, parts in KINDS.items() if any(part in operator for part in parts)), "element by element"
+    )
+
+
+def run_training(args: Namespace, model: str, corpus: Path, work: str, steps: int) -> None:
+    import run_mirror
+
+    sys.argv = [
+        *("run_mirror.py", "--model_name_or_path", model, "--train_file", str(corpus), "--pooling", "cls"),
+        *("--output_dir", f"{work}/out", "--force", "--per_device_train_batch_size", str(args.batch_size)),
+        *("--max_steps", str(steps), "--disable_tqdm", "true"),
+    ]
+    run_mirror.main()
+
+
+def shares(seconds: dict[str, float], of_what: str) -> str:
+    total = sum(seconds.values())
+    return markdown(("", of_what), [(name, f"{value / total:.1%}") for name, value in seconds.items()])
+
+
+if __name__ == "__main__":
+    run_main(main)
