@@ -242,10 +242,15 @@ def _without_pooler(config: PretrainedConfig) -> dict[str, bool]:
 
 
 def _read_json(name_or_path: str, filename: str) -> dict | list | None:
-    path = cached_file(
-        name_or_path, filename, _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False, _raise_exceptions_for_gated_repo=False,
-    )  # fmt: skip
+    try:
+        path = cached_file(
+            name_or_path, filename, _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False, _raise_exceptions_for_gated_repo=False,
+        )  # fmt: skip
+    except OSError as error:  # no name that the Hub could have
+        raise InputError(
+            f"cannot load model '{name_or_path}': there is no such folder, and it is no Hub id"
+        ) from error
     try:
         return json.loads(Path(path).read_text(encoding="utf-8")) if path else None
     except ValueError as error:

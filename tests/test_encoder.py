@@ -140,3 +140,10 @@ def test_a_vector_that_is_not_finite_names_its_text(bert_folder):
 def test_positions_of_roberta_start_after_the_padding_index(tokenizer, tmp_path):
     model = AutoModel.from_pretrained(save_tiny("roberta", tokenizer, tmp_path))
     assert position_limit(model) == model.config.max_position_embeddings - tokenizer.pad_token_id - 1
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "no/such/folder", "..", "a name with blanks"])
+def test_what_is_neither_a_folder_nor_a_hub_id_is_one_line(name):
+    with pytest.raises(InputError, match=name.replace(".", r"\.")) as refused:
+        Encoder.from_pretrained(name, pooling="mean")
+    assert "\n" not in str(refused.value)
