@@ -286,7 +286,9 @@ def setup_logging(args: TrainingArguments) -> None:
     logging.basicConfig(format="%(message)s", level=logging.INFO if talks else logging.WARNING)
     for chatty in ("httpx", "absl"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)  # it warns of the older spelling that we write too
+    logging.getLogger("sentence_transformers").setLevel(
+        logging.ERROR
+    )  # it warns of the older spelling that we write too
     transformers_logging.set_verbosity(args.get_process_log_level())
     if not talks:
         disable_progress_bars()
