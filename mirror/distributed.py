@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
@@ -43,12 +46,19 @@ def mean_over_processes(tensor: Tensor) -> Tensor:
 
 
 def end_together(accelerator: Accelerator) -> None:
-    """End a run on all its processes.
+    """End a run on all its processes; nothing may come after it.
 
-    A process that ends right after a collective can hang: its main thread joins gloo's thread, which waits for the
-    interpreter's lock to free the tensors of that collective. Waiting in a barrier gives the lock away.
+    On a CPU the process is left at once: gloo's threads, joined by the interpreter on its way out, may wait for the lock that
+    it holds, and then it never ends.
     """
+    on_gloo = world_size() > 1 and dist.get_backend() == "gloo"
     accelerator.wait_for_everyone()
+    if on_gloo:
+        for tracker in accelerator.trackers:
+            tracker.finish()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
     accelerator.end_training()
 
 
