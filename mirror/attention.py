@@ -96,15 +96,24 @@ def mirror_attention(
 
 @torch.compiler.disable  # every batch has other groups: a compiler would compile anew for each
 def attend_by_length(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
-    """(S, H, d) each to (tokens, H, d): texts of equal length as one small batch, nothing computed for padding."""
-    outputs, row, start = [], 0, 0
-    for texts, length in packed.groups:
-        parts = (x[start : start + texts * length].unflatten(0, (texts, length)) for x in (query, key, value))
-        group_scale = None if scale is None else scale[row : row + texts]
-        output = attend(*(part.transpose(1, 2) for part in parts), None, group_scale)  # (texts, H, length, d)
-        outputs.append(output.transpose(1, 2).flatten(0, 1))
-        row, start = row + texts, start + texts * length
-    return torch.cat(outputs)
+    """(S, H, d) each to (tokens, H, d): texts of equal length as one small batch, nothing computed for padding.
+
+    In float32 at least: there are some 150 shapes in a batch, hardly one of which came before, and oneDNN, which multiplies
+    bfloat16, makes and keeps a kernel for each. That took more time than the products, and a megabyte a kernel.
+    """
+    sizes = [texts * length for texts, length in packed.groups]
+    sizes.append(len(query) - sum(sizes))  # the row's filler
+    wide = torch.promote_types(query.dtype, torch.float32)
+    # Split at once: the gradient of a slice is a whole row of zeros, to be added up for every group.
+    parts = zip(packed.groups, *(x.to(wide).split(sizes) for x in (query, key, value)), strict=False)
+    outputs, row = [], 0
+    with torch.autocast("cpu", enabled=False):
+        for (texts, length), *tokens in parts:
+            group_scale = None if scale is None else scale[row : row + texts]
+            output = attend(*(x.unflatten(0, (texts, length)).transpose(1, 2) for x in tokens), None, group_scale)
+            outputs.append(output.transpose(1, 2).flatten(0, 1))  # from (texts, H, length, d)
+            row += texts
+    return torch.cat(outputs).to(query.dtype)
 
 
 def attend_padded(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
