@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
 
@@ -13,6 +13,7 @@ from mirror.errors import InputError
 from mirror.losses import LOSSES
 from mirror.packing import Packing
 from mirror.pooling import POOLING_MODES
+from mirror.source_arguments import SourceArguments
 from mirror.views import AUGMENTATIONS, DEFAULT_RATES
 
 
@@ -87,22 +88,13 @@ class ModelArguments:
 
 
 @dataclass
-class DataArguments:
+class DataArguments(SourceArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
             "help": "Raw text: txt (one text a line), csv, tsv, json, jsonl or parquet, each also as .gz; names or globs. "
             "Default: docstrings of the Python packages on this machine."
         },
-    )
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "A Hub dataset or a local dataset folder, instead."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
-    dataset_split: str = field(default="train", metadata={"help": "Its split."})
-    streaming: bool = field(default=False, metadata={"help": "Read while training: for corpora that do not fit."})
-    text_column: str | None = field(
-        default=None, metadata={"help": "Column with the text; default: 'text' or the only one."}
     )
     pair_columns: list[str] | None = field(
         default=None, metadata={"help": "Two columns that say the same (supervised pairs), instead of one text twice."}
@@ -112,31 +104,12 @@ class DataArguments:
     keep_duplicates: bool = field(
         default=False, metadata={"help": "Keep repeated rows. In a batch, two equal texts are false negatives."}
     )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that make views and tokens."}
-    )
-
-    def __post_init__(self) -> None:
-        if self.train_file and self.dataset_name:
-            raise InputError("give --train_file or --dataset_name, not both")
-        if self.pair_columns and len(self.pair_columns) != 2:
-            raise InputError(
-                f"--pair_columns takes two names, got {len(self.pair_columns)}: {' '.join(self.pair_columns)}"
-            )
-        if self.max_train_samples is not None and self.max_train_samples < 1:
-            raise InputError(f"--max_train_samples must be at least 1, got {self.max_train_samples}")
 
     def settings(self) -> DataSettings:
-        return DataSettings(
-            train_file=tuple(self.train_file or ()),
-            dataset_name=self.dataset_name,
-            dataset_config_name=self.dataset_config_name,
-            dataset_split=self.dataset_split,
-            streaming=self.streaming,
-            text_column=self.text_column,
+        return replace(
+            super().settings(),
             pair_columns=tuple(self.pair_columns) if self.pair_columns else None,
             pair_separator=self.pair_separator,
-            max_train_samples=self.max_train_samples,
             keep_duplicates=self.keep_duplicates,
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mirror.command_line import one_of, parse_flags
-from mirror.data import DataSettings
 from mirror.encoder import EMBEDDED_MODEL
 from mirror.errors import InputError
+from mirror.source_arguments import SourceArguments
 from mirror.training_arguments import MirrorTrainingArguments
 
 
@@ -61,22 +61,13 @@ class CMLMModelArguments:
 
 
 @dataclass
-class CMLMDataArguments:
+class CMLMDataArguments(SourceArguments):
     train_file: list[str] | None = field(
         default=None,
         metadata={
             "help": "Documents: txt with an empty line between two, or csv, tsv, json, jsonl or parquet with one a row; "
             "each also as .gz; names or globs."
         },
-    )
-    dataset_name: str | None = field(
-        default=None, metadata={"help": "A Hub dataset or a local dataset folder of documents, instead."}
-    )
-    dataset_config_name: str | None = field(default=None, metadata={"help": "Its configuration."})
-    dataset_split: str = field(default="train", metadata={"help": "Its split."})
-    streaming: bool = field(default=False, metadata={"help": "Read while training: for corpora that do not fit."})
-    text_column: str | None = field(
-        default=None, metadata={"help": "Column with the document; default: 'text' or the only one."}
     )
     line_is_document: bool = field(default=False, metadata={"help": "Each line of a txt file is a document."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only the first N documents of a file."})
@@ -105,34 +96,13 @@ class CMLMDataArguments:
             "the paper uses 0.3."
         },
     )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that split and tokenize documents."}
-    )
 
     def __post_init__(self) -> None:
-        if self.train_file and self.dataset_name:
-            raise InputError("give --train_file or --dataset_name, not both")
-        if self.pair_columns and len(self.pair_columns) != 2:
-            raise InputError(
-                f"--pair_columns takes two names, got {len(self.pair_columns)}: {' '.join(self.pair_columns)}"
-            )
-        if self.max_train_samples is not None and self.max_train_samples < 1:
-            raise InputError(f"--max_train_samples must be at least 1, got {self.max_train_samples}")
+        super().__post_init__()
         if not 0 <= self.language_smoothing <= 1:
             raise InputError(f"--language_smoothing is an exponent in [0, 1], got {self.language_smoothing}")
         if self.streaming and self.language_smoothing != 1:
             raise InputError("--language_smoothing needs the sizes of the files, which a stream does not tell")
-
-    def settings(self) -> DataSettings:
-        return DataSettings(
-            train_file=tuple(self.train_file or ()),
-            dataset_name=self.dataset_name,
-            dataset_config_name=self.dataset_config_name,
-            dataset_split=self.dataset_split,
-            streaming=self.streaming,
-            text_column=self.text_column,
-            max_train_samples=self.max_train_samples,
-        )
 
 
 @dataclass
