@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mirror.errors import InputError
+from mirror.files import write_whole
 
 
 def report_of(texts: list[str]) -> dict:
@@ -45,7 +46,6 @@ def write_corpus(path: str, texts: list[str], made_by: str, settings: dict, fact
         "numpy": version("numpy"),
     }
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target.with_name(target.name + ".json"), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
         write_whole(target, content)
     except OSError as error:
@@ -62,10 +62,3 @@ def format_report(name: str, record: dict) -> str:
         f"  distinct characters  {report['distinct_characters']:,}",
     ]
     return "\n".join(lines + [f"  {key.replace('_', ' '):<20} {value:,}" for key, value in record["facts"].items()])
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Written aside and renamed, so that the file is whole or not there."""
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)

@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mirror.docstrings import DEFAULT_PACKAGES, collect, search_pairs, training_texts
 from mirror.errors import InputError, run_main
+from mirror.files import write_whole
 
 
 def main() -> None:
@@ -32,17 +33,9 @@ def main() -> None:
         raise InputError(f"no docstrings found in {' '.join(args.packages)}; are they installed in this environment?")
     texts, pairs = training_texts(entries), search_pairs(entries)
     folder = Path(args.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     write_whole(folder / "train.txt", "".join(f"{text}\n" for text in texts))
     write_whole(folder / "search.tsv", "query\ttarget\n" + "".join(f"{name}\t{summary}\n" for name, summary in pairs))
     print(f"{len(entries):,} docstrings: {len(texts):,} training texts, {len(pairs):,} search pairs in {folder}")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Written aside and renamed, so that the file is whole or not there."""
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
 
 
 if __name__ == "__main__":

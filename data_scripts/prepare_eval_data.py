@@ -28,6 +28,7 @@ from mirror.evaluation.bli import ROWS as BLI_ROWS
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.evaluation.sts import SICK_FULL
 from mirror.evaluation.task import DataFile, Task
+from mirror.files import written_aside
 
 
 logger = logging.getLogger("prepare_eval_data")
@@ -154,12 +155,10 @@ def read_manifest(output_dir: Path) -> dict[str, dict]:
 
 
 def write_manifest(output_dir: Path, records: dict[str, dict]) -> None:
-    """Write aside, then rename."""
-    aside = output_dir / "MANIFEST.tsv.partial"
     header = list(dict.fromkeys([*MANIFEST_COLUMNS, *(key for record in records.values() for key in record)]))
     rows = [tuple(str(records[path].get(column, "")) for column in header) for path in sorted(records)]
-    write_table(aside, tuple(header), rows)
-    aside.replace(output_dir / "MANIFEST.tsv")
+    with written_aside(output_dir / "MANIFEST.tsv") as aside:
+        write_table(aside, tuple(header), rows)
 
 
 def parse_arguments() -> argparse.Namespace:

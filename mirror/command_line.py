@@ -12,6 +12,7 @@ from transformers import HfArgumentParser
 
 from mirror import trust
 from mirror.errors import InputError, nearest
+from mirror.flags import TRUST, add_trust
 
 
 class FlagParser(HfArgumentParser):
@@ -29,7 +30,7 @@ def parse_flags(
 ) -> tuple:
     """Instances of `dataclass_types`: a flag beats the recipe, the recipe beats `presets`.
 
-    Every script gets the flags of `mirror.trust` too, which no recipe can set.
+    Every script gets the flags of trust too (`mirror.flags.TRUST`), which no recipe can set.
 
     Args:
         presets: the defaults that follow from the text values that the recipe and the command line chose.
@@ -39,8 +40,7 @@ def parse_flags(
     """
     argv = sys.argv[1:] if argv is None else argv
     parser = FlagParser(dataclass_types, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for flag, text in trust.FLAGS.items():
-        parser.add_argument(f"--{flag}", action="store_true", help=text)
+    add_trust(parser)
     for action in parser._actions:
         if action.dest in ("bf16", "fp16"):  # three-valued: a bare flag means true, no flag means choose
             action.nargs, action.const = "?", True
@@ -74,7 +74,7 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
         raise InputError(f"--config {path}: expected a mapping of flags to values")
     actions = {action.dest: action for action in parser._actions}
     for key in content:
-        if key in trust.FLAGS:
+        if key in TRUST:
             raise InputError(f"--config {path}: a recipe cannot set '{key}'; give it on the command line")
         if key not in actions:
             raise InputError(f"--config {path}: unknown key '{key}'{nearest(key, actions)}")

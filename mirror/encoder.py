@@ -24,7 +24,6 @@ from transformers import (
 )
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_FAMILIES
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_FAMILIES
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from mirror import trust
@@ -243,10 +242,7 @@ def _without_pooler(config: PretrainedConfig) -> dict[str, bool]:
 
 def _read_json(name_or_path: str, filename: str) -> dict | list | None:
     try:
-        path = cached_file(
-            name_or_path, filename, _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False, _raise_exceptions_for_gated_repo=False,
-        )  # fmt: skip
+        path = trust.model_file(name_or_path, filename)
     except OSError as error:  # no name that the Hub could have
         raise InputError(
             f"cannot load model '{name_or_path}': there is no such folder, and it is no Hub id"

@@ -7,6 +7,12 @@ import argparse
 from mirror.errors import InputError
 
 
+TRUST = {
+    "allow_pickle": "Also read weights that are a pickle (.bin) only. Of the command line, never of a recipe.",
+    "trust_remote_code": "Run the Python code that a model brings along. Of the command line, never of a recipe.",
+}
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line instead of a screen of usage."""
 
@@ -20,11 +26,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_trust(parser: argparse.ArgumentParser) -> None:
-    """The flags of `mirror.trust`, for a script whose other flags are not dataclasses."""
-    parser.add_argument("--allow_pickle", action="store_true", help="also read weights that are a pickle (.bin) only")
-    parser.add_argument(
-        "--trust_remote_code", action="store_true", help="run the Python code that a model brings along"
-    )
+    """What `mirror.trust` can be granted."""
+    for flag, meaning in TRUST.items():
+        parser.add_argument(f"--{flag}", action="store_true", help=meaning)
 
 
 def positive(text: str) -> int:

@@ -22,6 +22,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 from mirror.distributed import world_size
 from mirror.errors import InputError
+from mirror.files import written_aside
 
 
 logger = logging.getLogger(__name__)
@@ -140,12 +141,11 @@ def seal(folder: Path) -> None:
     for path in _files(folder):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-    aside = folder / f"{SEAL}.tmp"
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(_sizes(folder), file, indent=2)
+    sizes = _sizes(folder)
+    with written_aside(folder / SEAL) as aside, aside.open("w", encoding="utf-8") as file:
+        json.dump(sizes, file, indent=2)
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(folder / SEAL)
 
 
 def is_whole(folder: str | Path) -> bool:
@@ -176,7 +176,7 @@ def _sizes(folder: Path) -> dict[str, int]:
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name not in (SEAL, f"{SEAL}.tmp"))
+    return sorted(path for path in folder.rglob("*") if path.is_file() and path.name != SEAL and path.suffix != ".tmp")
 
 
 def _left(run_dir: str) -> str:

@@ -17,7 +17,6 @@ from datasets import Dataset, IterableDataset, disable_progress_bars
 from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
-from transformers.utils import cached_file
 from transformers.utils import logging as transformers_logging
 
 from mirror.arguments import MirrorArguments
@@ -25,9 +24,11 @@ from mirror.data import Corpus, DataSettings, clean, load_corpus
 from mirror.docstrings import collect, training_texts
 from mirror.encoder import Encoder
 from mirror.errors import InputError
+from mirror.files import write_whole
 from mirror.interruption import SEAL, is_whole, last_whole_checkpoint
 from mirror.memory import estimate_step_bytes
 from mirror.selection import CRITERION
+from mirror.trust import model_file
 
 
 Scorer = Callable[[Encoder], dict[str, float]]
@@ -194,10 +195,7 @@ def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, ste
 
 def license_of(base_model: str) -> dict[str, str]:
     """What the card of a base model says of its licence; empty where it has none, or cannot be read."""
-    path = cached_file(
-        base_model, "README.md", _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False, _raise_exceptions_for_gated_repo=False,
-    )  # fmt: skip
+    path = model_file(base_model, "README.md")
     if path is None:
         return {}
     data = ModelCard.load(path, ignore_metadata_errors=True).data
@@ -213,7 +211,7 @@ def _hub_id(name_or_path: str) -> str | None:
 def write_train_results(
     output_dir: str, metrics: dict, corpus: dict, settings: dict, readers: dict, run: dict
 ) -> None:
-    """`train_results.json`: written aside and renamed, so that it is whole or not there."""
+    """Write `train_results.json`."""
     content = {
         "metrics": metrics,
         "run": run,
@@ -223,10 +221,7 @@ def write_train_results(
         "hardware": hardware(),
         "versions": versions(),
     }
-    path = Path(output_dir) / "train_results.json"
-    aside = path.with_suffix(".tmp")
-    aside.write_text(json.dumps(content, indent=2, default=str) + "\n", encoding="utf-8")
-    aside.replace(path)
+    write_whole(Path(output_dir) / "train_results.json", json.dumps(content, indent=2, default=str) + "\n")
 
 
 def sample_texts(rows: Dataset | IterableDataset, count: int = 8) -> list[str]:

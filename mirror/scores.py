@@ -11,6 +11,7 @@ from transformers import TrainerState
 
 from mirror.checkpoint import stored_pooling
 from mirror.errors import InputError
+from mirror.files import write_whole
 
 
 SCORES_FILE = "scores.json"
@@ -85,9 +86,7 @@ def write_scores(folder: str | Path, scores: dict) -> None:
     if not scores:
         (folder / SCORES_FILE).unlink(missing_ok=True)
         return
-    aside = folder / f"{SCORES_FILE}.tmp"
-    aside.write_text(json.dumps(scores, indent=2) + "\n", encoding="utf-8")
-    aside.replace(folder / SCORES_FILE)
+    write_whole(folder / SCORES_FILE, json.dumps(scores, indent=2) + "\n")
 
 
 def read_scores(folder: str | Path) -> dict:

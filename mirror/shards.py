@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from tqdm.auto import tqdm
 
 from mirror.data import DataSettings, open_parts, pick_columns
 from mirror.errors import InputError
+from mirror.files import write_whole, written_aside
 
 
 logger = logging.getLogger(__name__)
@@ -106,9 +106,8 @@ class ShardFolder:
         if self.keep_text:
             columns["text"] = pa.array(texts, pa.string())
         table = pa.table(columns).replace_schema_metadata({DIGEST: _digest(texts)})
-        aside = self.path / f"_{self.shard(number).stem}.{os.getpid()}.tmp"
-        pq.write_table(table, aside, use_dictionary=False)  # vectors hardly repeat
-        aside.replace(self.shard(number))
+        with written_aside(self.shard(number)) as aside:
+            pq.write_table(table, aside, use_dictionary=False)  # vectors hardly repeat
 
     def finish(self, num_rows: int) -> None:
         """Check that the shards are those of `num_rows` rows, none missing and none too many, and write the counts down.
@@ -139,9 +138,7 @@ class ShardFolder:
                 )
 
     def _write_manifest(self, counts: dict[str, int]) -> None:
-        aside = self.path / f"{MANIFEST}.tmp"
-        aside.write_text(json.dumps(self.settings | counts, indent=2) + "\n", encoding="utf-8")
-        aside.replace(self.path / MANIFEST)
+        write_whole(self.path / MANIFEST, json.dumps(self.settings | counts, indent=2) + "\n")
 
 
 def read_rows(settings: DataSettings) -> Dataset | IterableDataset:

@@ -15,10 +15,6 @@ from mirror.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-FLAGS = {
-    "allow_pickle": "Also read weights that are a pickle (.bin) only. Of the command line, never of a recipe.",
-    "trust_remote_code": "Run the Python code that a model brings along. Of the command line, never of a recipe.",
-}
 SAFE_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 PICKLED_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 
@@ -66,8 +62,17 @@ def check_weights(name_or_path: str, subfolder: str = "") -> None:
     logger.warning("%s: reading a pickle, as --allow_pickle says; safetensors would be safe from anyone", place)
 
 
-def _has(name_or_path: str, subfolder: str, names: tuple[str, ...]) -> bool:
+def model_file(name_or_path: str, filename: str, subfolder: str = "") -> str | None:
+    """Where a file of a model lies on this machine, fetched from the Hub if need be; None if there is none to be had.
+
+    Raises:
+        OSError: no folder has that name, and the Hub could have no such name.
+    """
     quietly = {
         f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")
     }
-    return any(cached_file(name_or_path, name, subfolder=subfolder, **quietly) for name in names)
+    return cached_file(name_or_path, filename, subfolder=subfolder, **quietly)
+
+
+def _has(name_or_path: str, subfolder: str, names: tuple[str, ...]) -> bool:
+    return any(model_file(name_or_path, name, subfolder) for name in names)

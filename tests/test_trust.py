@@ -21,6 +21,7 @@ from mirror.cmlm.checkpoint import load_mlm
 from mirror.command_line import parse_flags
 from mirror.encoder import Encoder, load_backbone
 from mirror.errors import InputError
+from mirror.flags import TRUST
 
 
 @pytest.fixture(autouse=True)
@@ -168,7 +169,7 @@ def test_a_pickled_layer_after_the_pooling_is_refused(sentence_transformer, mark
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("flag", sorted(trust.FLAGS))
+@pytest.mark.parametrize("flag", sorted(TRUST))
 def test_only_the_command_line_grants(flag, tmp_path):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"{flag}: true\n")

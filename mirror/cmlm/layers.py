@@ -17,6 +17,7 @@ from mirror.checkpoint import NOT_EXPORTABLE
 from mirror.cmlm.model import Projection
 from mirror.encoder import MIRROR_CONFIG
 from mirror.errors import InputError
+from mirror.files import write_whole
 
 
 if TYPE_CHECKING:
@@ -88,8 +89,6 @@ def append_layers(folder: str | Path, layers: Sequence[Dense]) -> None:
         (folder / name).mkdir(exist_ok=True)
         layer.save(str(folder / name))
         modules.append({"idx": index, "name": str(index), "path": name, "type": "sentence_transformers.models.Dense"})
-    aside = folder / "modules.tmp"
-    aside.write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
-    aside.replace(folder / "modules.json")
+    write_whole(folder / "modules.json", json.dumps(modules, indent=2) + "\n")
     if note.exists():
         note.replace(folder / SETTINGS)

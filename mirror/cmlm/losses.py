@@ -17,7 +17,7 @@ def additive_margin_softmax(
 ) -> Tensor:
     """Bitext retrieval: each text must find its translation among the translations of all, and by a margin.
 
-    CMLM, section 4.2 and Eq. (1): the score of two texts is the inner product of their vectors, and `margin` is taken off
+    CMLM, Eq. (1): the score of two texts is the inner product of their vectors, and `margin` is taken off
     the score of the true pair. Both directions are added, as where the loss comes from (Yang et al. 2019, "Improving
     Multilingual Sentence Embedding using Bi-directional Dual Encoder with Additive Margin Softmax").
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ import torch
 
 from mirror.encoder import Encoder
 from mirror.evaluation.task import Encode
+from mirror.files import written_aside
 
 
 logger = logging.getLogger(__name__)
@@ -94,14 +94,11 @@ class EmbeddingCache:
     def _store(self, keys: list[bytes], vectors: np.ndarray) -> None:
         digests = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)  # (n, 20)
         shard = self.folder / f"{hashlib.sha1(digests.tobytes()).hexdigest()}.npz"
-        aside = shard.with_suffix(f".{os.getpid()}.tmp")
         try:
-            with aside.open("wb") as file:
+            with written_aside(shard) as aside, aside.open("wb") as file:
                 np.savez(file, digests=digests, vectors=vectors)
-            aside.replace(shard)
         except OSError as error:  # a full disk costs the next run time, and this one nothing
             logger.warning("%s cannot be written (%s); these vectors are not kept", shard, error)
-            aside.unlink(missing_ok=True)
             return
         self._remember(shard, digests)
 

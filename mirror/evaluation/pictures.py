@@ -13,6 +13,7 @@ from mirror.evaluation import plots
 from mirror.evaluation.results import Table, file_name, short_names
 from mirror.evaluation.run import PreparedTask
 from mirror.evaluation.task import Encode
+from mirror.files import written_aside
 
 
 def draw_all(records: Sequence[dict], columns: Sequence[str], table: Table, folder: Path) -> list[Path]:
@@ -79,6 +80,5 @@ def score_bars(path: Path, columns: Sequence[str], table: Table) -> None:
     axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
     axes.set_ylabel("main score")
     figure.legend(loc="outside upper center", frameon=False, ncols=2)
-    aside = path.with_suffix(".partial")
-    figure.savefig(aside, format="png", dpi=150)
-    aside.replace(path)
+    with written_aside(path) as aside:
+        figure.savefig(aside, format="png", dpi=150)

@@ -10,6 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 
+from mirror.files import written_aside
+
 
 # Okabe and Ito's colours, which stay apart for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -99,14 +101,12 @@ def _used_range(edges: np.ndarray, histograms) -> tuple[float, float]:
 
 
 def save(figure: Figure, path: Path, title: str) -> None:
-    """Write the picture aside, then rename it."""
+    """Give the picture its title and write it."""
     figure.suptitle(title)
     for axes in figure.axes:
         _without_box(axes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".partial")
-    figure.savefig(aside, format="png", dpi=150)
-    aside.replace(path)
+    with written_aside(path) as aside:
+        figure.savefig(aside, format="png", dpi=150)
 
 
 def _without_box(axes: Axes) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from mirror.errors import InputError
 from mirror.evaluation.published import Row
+from mirror.files import write_whole
 
 
 CSV_COLUMNS = ("task", "metric", "main_score", "num_examples", "protocol", "seconds", "data_sha256")
@@ -137,14 +138,6 @@ def write_results(records: Sequence[dict], columns: Sequence[str], table: Table,
 def file_name(text: str) -> str:
     """`text` with only what a file name can hold everywhere."""
     return re.sub(r"[^\w.-]+", "_", text).strip("_.") or "model"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write aside, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".tmp")
-    aside.write_text(text, encoding="utf-8")
-    aside.replace(path)
 
 
 def _cell(label: str, score: float | None) -> str:

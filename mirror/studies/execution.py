@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from mirror.errors import InputError
-from mirror.evaluation.results import write_whole
+from mirror.files import write_whole
 from mirror.studies.agreement import agreement
 from mirror.studies.plan import Flags, Job, as_arguments
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirror.evaluation.results import write_whole
+from mirror.files import write_whole
 from mirror.studies.cells import Study
 from mirror.studies.figures import draw
 from mirror.studies.plan import Setup, family
