@@ -51,7 +51,7 @@ class Side:
             "name": self.name,
             "points": _rounded(self.points[list(rows)]),
             "variance": shown / total if total else 0.0,  # the share of it that two axes hold
-            "pairs": np.histogram(self.random_cosines, PAIR_BINS)[0].tolist(),
+            "pairs": np.histogram(self.random_cosines.clip(-1, 1), PAIR_BINS)[0].tolist(),
         }
 
     def cosine(self, first: str, second: str) -> dict:

@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import logging
+import os
 import socket
 import sys
 from pathlib import Path
@@ -66,7 +67,7 @@ def open_socket(port: int) -> socket.socket:
     try:
         return socket.create_server((LOOPBACK, port))
     except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
+        reason = os.strerror(error.errno) if isinstance(error, OSError) else error
         raise InputError(f"--port {port}: {reason}; choose another port") from error
 
 

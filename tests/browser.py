@@ -3,7 +3,6 @@ client library would bring its own downloads and some ten packages."""
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import re
@@ -100,8 +99,3 @@ class Browser:
     def console(self) -> list[str]:
         """What the page, and the browser about it, wrote since the last call."""
         return [entry["message"] for entry in self.command("POST", "/se/log", type="browser")]
-
-    def screenshot(self) -> bytes:
-        """The whole page as a PNG."""
-        picture = self.developer("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(picture["data"])
