@@ -39,7 +39,7 @@ def chromium(profile: Path) -> Iterator[Browser]:
     driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
     try:
         for line in driver.stdout:
-            if started := re.search(r"on port (\d+)", line):
+            if started := re.search(r"successfully on port (\d+)", line):
                 break
         browser = Browser(int(started[1]), profile)
         try:

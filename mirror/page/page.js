@@ -82,7 +82,7 @@ function showCosines(answer) {
   for (const side of SIDES) {
     const { cosine, above } = answer[side];
     part("cosine", side, ".number").textContent = cosine.toFixed(3).replace("-", "−");
-    part("cosine", side, ".note").textContent = `higher than ${percent(above)} of random pairs`;
+    part("cosine", side, ".note").textContent = `higher than ${Math.floor(1000 * above) / 10} % of random pairs`;
     drawPairs(side, cosine);
   }
 }
