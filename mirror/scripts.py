@@ -38,3 +38,10 @@ def search() -> None:
     from mirror.search import main
 
     run_main(main)
+
+
+def demo() -> None:
+    """mirror-demo: python -m mirror.demo"""
+    from mirror.demo import main
+
+    run_main(main)

@@ -16,7 +16,7 @@ from mirror.encoder import EMBEDDED_MODEL
 
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("mirror-train", "mirror-cmlm", "mirror-eval", "mirror-encode", "mirror-search")
+COMMANDS = ("mirror-train", "mirror-cmlm", "mirror-eval", "mirror-encode", "mirror-search", "mirror-demo")
 
 
 @pytest.fixture(scope="module")
