@@ -75,7 +75,7 @@ def parsed_by(module_name: str, argv: list[str]) -> dict:
         InputError: the script does not take `argv`.
     """
     module = importlib.import_module(module_name)
-    readers = [name for name in vars(module) if re.fullmatch(r"parse\w*_arguments", name)]
+    readers = [name for name in vars(module) if re.fullmatch(r"parse_(\w+_)?(arguments|flags)", name)]
     places = [(module, name) for name in readers] or [
         (argparse.ArgumentParser, "parse_args"),
         (HfArgumentParser, "parse_args_into_dataclasses"),
