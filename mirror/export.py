@@ -71,7 +71,10 @@ def quantize(source: Path, target: Path) -> None:
 
 
 def encode_with_onnx(path: Path, encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
-    """(N, D) vectors of `texts` by ONNX Runtime, pooled as `encoder` pools; one text at a time, so nothing is padded."""
+    """(N, D) vectors of `texts` by ONNX Runtime, pooled as `encoder` pools.
+
+    Each distinct text is encoded once and by itself, so that nothing is padded.
+    """
     import numpy as np
     import onnxruntime
     import torch
@@ -81,8 +84,8 @@ def encode_with_onnx(path: Path, encoder: Encoder, texts: Sequence[str]) -> np.n
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = {item.name for item in session.get_inputs()}
-    vectors = []
-    for ids in encoder.tokenize(texts):
+    unique, vectors = list(dict.fromkeys(texts)), []
+    for ids in encoder.tokenize(unique):
         batch = encoder.tokenizer.pad({"input_ids": [ids]}, return_tensors="np")
         feed = {name: array.astype(np.int64) for name, array in batch.items() if name in names}
         if "token_type_ids" in names:
@@ -93,7 +96,8 @@ def encode_with_onnx(path: Path, encoder: Encoder, texts: Sequence[str]) -> np.n
         if len(encoder.head):
             vector = encoder.head({"sentence_embedding": vector})["sentence_embedding"]
         vectors.append(vector.detach().numpy())
-    return np.concatenate(vectors)
+    position = {text: row for row, text in enumerate(unique)}
+    return np.concatenate(vectors)[[position[text] for text in texts]]
 
 
 def compare(path: Path, encoder: Encoder, texts: Sequence[str]) -> dict[str, float]:

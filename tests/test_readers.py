@@ -88,6 +88,7 @@ def test_short_vectors_are_the_first_dimensions_in_every_reader(checkpoint):
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
 
 
+@pytest.mark.parametrize("checkpoint", ["cls"], indirect=True)
 def test_mteb_gives_the_same_vectors(checkpoint):
     mteb = pytest.importorskip("mteb")
     from datasets import Dataset
