@@ -16,9 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import mteb
 from datasets import Dataset, DatasetDict
-from mteb.models import SentenceTransformerEncoderWrapper
 from sentence_transformers import SentenceTransformer
 
 from mirror.encoder import Encoder
@@ -36,6 +34,9 @@ TOLERANCE = 1e-4
 
 def by_mteb(task: PreparedTask, model: SentenceTransformer) -> float:
     """mteb's main score for the rows of `task`."""
+    import mteb
+    from mteb.models import SentenceTransformerEncoderWrapper
+
     parts = [file.read(task.data_dir) for file in task.task.files]
     columns = {name: [text for part in parts for text in part[name]] for name in (*SENTENCES, "score")}
     columns["score"] = [float(score) for score in columns["score"]]
@@ -52,6 +53,9 @@ def main() -> None:
     parser.add_argument("--data_dir", help="default: $MIRROR_DATA_DIR")
     parser.add_argument("--tasks", nargs="+", choices=NAMES, default=["stsb"])
     args = parser.parse_args()
+
+    import mteb  # late, so that --help answers at once, and without it too
+
     encoder = Encoder.from_pretrained(args.model, device="cpu")
     model = SentenceTransformer(args.model, device="cpu")
     print(f"mteb {mteb.__version__}\n\n| task | run_eval.py | mteb | difference |\n| --- | ---: | ---: | ---: |")

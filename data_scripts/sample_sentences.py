@@ -8,7 +8,7 @@
     # SNLI and MNLI together
     python data_scripts/sample_sentences.py --input_file snli_1.0_train.jsonl multinli_1.0_train.jsonl \\
         --columns sentence1 sentence2 --output_file data/nli_10k.txt
-    # WikiMatrix has no header: score, English, Arabic
+    # WikiMatrix has no header: a score, then a sentence in each language, in the order of the file's name
     python data_scripts/sample_sentences.py --input_file WikiMatrix.ar-en.tsv.gz --no_header --columns 2 --output_file data/ar_10k.txt
 
 Files may be txt, csv, tsv, json, jsonl or parquet, each also as .gz. Every distinct sentence is as likely as any other,

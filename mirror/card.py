@@ -83,6 +83,7 @@ def write_card(folder: str | Path, name: str | None = None) -> None:
         facts=facts_of(results),
         corpus={} if is_cmlm else corpus_facts(results["corpus"]),
         readers=results["cosine_after_reload"] | _onnx_readers(folder),
+        eight_bits=_eight_bit_scores(folder),
         scores=score_table(scores),
     )  # fmt: skip
     ModelCard(text).save(folder / "README.md")  # which reads the metadata back, and so refuses what the Hub could not
@@ -187,15 +188,26 @@ def _readers_see(folder: Path) -> tuple[int, bool]:
     dense = [module["path"] for module in modules if module["type"].endswith("Dense")]
     if dense:
         return _read(folder, f"{dense[-1]}/config.json")["out_features"], True
-    return _read(folder, "1_Pooling/config.json")["embedding_dimension"], False
+    return _read(folder, "1_Pooling/config.json")["word_embedding_dimension"], False
 
 
 def _onnx_readers(folder: Path) -> dict[str, float]:
     """The cosines that `mirror.export` measured, if it ran on this folder."""
-    if not (folder / "onnx" / "export.json").exists():
-        return {}
-    report = _read(folder, "onnx/export.json")
+    report = _onnx_report(folder)
     return {f"ONNX Runtime, {name}, on {got['texts']} texts": got["lowest_cosine"] for name, got in report.items()}
+
+
+def _eight_bit_scores(folder: Path) -> dict[str, str]:
+    """What the 8-bit copy scored, by task, if `mirror.export` scored it."""
+    scores = {task: both for got in _onnx_report(folder).values() for task, both in got.get("scores", {}).items()}
+    return {
+        task: f"{both['copy']:.4f} instead of {both['checkpoint']:.4f} ({both['copy'] - both['checkpoint']:+.4f})"
+        for task, both in scores.items()
+    }
+
+
+def _onnx_report(folder: Path) -> dict[str, dict]:
+    return _read(folder, "onnx/export.json") if (folder / "onnx" / "export.json").exists() else {}
 
 
 def _read(folder: Path, filename: str) -> dict:

@@ -2,7 +2,8 @@
 
 A folder says its pooling three times: in `mirror_config.json` (ours, exact), and in `1_Pooling/config.json` in the
 spelling of sentence-transformers since 5.4 and in the older one, which servers still read. A reader that finds neither
-pools by mean without a word.
+pools by mean without a word. Versions before 5.4 hand every key of that file to their pooling, and a key that they do not
+know is an error; so it holds only keys that all of them know, and its width goes by the older name.
 """
 
 from __future__ import annotations
@@ -107,12 +108,10 @@ def _write_sentence_transformers(folder: Path, model: PreTrainedModel, pooling: 
     _write_json(
         folder / "1_Pooling" / "config.json",
         {
-            "embedding_dimension": width,
             "word_embedding_dimension": width,
             "pooling_mode": mode,
             **old_spelling,
             "pooling_mode_mean_sqrt_len_tokens": False,
-            "include_prompt": True,
         },
     )
     if pooling == "pooler":
@@ -141,8 +140,16 @@ def _write_dense(folder: Path, model: PreTrainedModel) -> None:
     linear = model.pooler if isinstance(model.pooler, nn.Linear) else model.pooler.dense  # ALBERT's is bare
     dense = Dense(linear.in_features, linear.out_features, activation_function=nn.Tanh())
     dense.linear.load_state_dict({name: tensor.detach().float().cpu() for name, tensor in linear.state_dict().items()})
+    save_dense(folder, dense)
+
+
+def save_dense(folder: Path, layer: nn.Module) -> None:
+    """A `Dense` of sentence-transformers, with only those keys in its configuration that older versions take too."""
     folder.mkdir(exist_ok=True)
-    dense.save(str(folder))
+    layer.save(str(folder))
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    kept = ("in_features", "out_features", "bias", "activation_function")
+    _write_json(folder / "config.json", {key: config[key] for key in kept})
 
 
 def _lowest_cosine(first: np.ndarray, second: np.ndarray) -> float:

@@ -2,10 +2,12 @@
 
     python -m mirror.export out/mirror --onnx
     python -m mirror.export out/mirror --onnx --int8 --texts sample.txt
+    python -m mirror.export out/mirror --onnx --int8 --eval_tasks stsb_dev --data_dir data
 
 OUT/onnx/model.onnx gives `last_hidden_state`; pooling stays the reader's, as 1_Pooling/config.json says. --int8 adds
 OUT/onnx/model_quantized.onnx, with weights of 8 bits. Both are run and compared with the checkpoint on a sample of texts,
-and the cosines go into OUT/onnx/export.json and the card. Needs requirements-onnx.txt.
+and the 8-bit copy is scored beside the checkpoint on STS-B dev, if that is in the data folder, or on --eval_tasks. All of
+it goes into OUT/onnx/export.json and the card. Needs requirements-onnx.txt.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,10 +32,12 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mirror.encoder import Encoder
+    from mirror.evaluation.run import PreparedTask
 
 FLOAT, INT8, REPORT = "model.onnx", "model_quantized.onnx", "export.json"
 MINIMUM_COSINE = 0.9999  # of the float model; how much 8 bits lose is reported, not judged
 SAMPLE = 256
+USUAL_TASK = "stsb_dev"
 
 
 def export_onnx(encoder: Encoder, path: Path) -> None:
@@ -66,7 +71,10 @@ def quantize(source: Path, target: Path) -> None:
 
 
 def encode_with_onnx(path: Path, encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
-    """(N, D) vectors of `texts` by ONNX Runtime, pooled as `encoder` pools; one text at a time, so nothing is padded."""
+    """(N, D) vectors of `texts` by ONNX Runtime, pooled as `encoder` pools.
+
+    Each distinct text is encoded once and by itself, so that nothing is padded.
+    """
     import numpy as np
     import onnxruntime
     import torch
@@ -76,8 +84,8 @@ def encode_with_onnx(path: Path, encoder: Encoder, texts: Sequence[str]) -> np.n
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = {item.name for item in session.get_inputs()}
-    vectors = []
-    for ids in encoder.tokenize(texts):
+    unique, vectors = list(dict.fromkeys(texts)), []
+    for ids in encoder.tokenize(unique):
         batch = encoder.tokenizer.pad({"input_ids": [ids]}, return_tensors="np")
         feed = {name: array.astype(np.int64) for name, array in batch.items() if name in names}
         if "token_type_ids" in names:
@@ -88,7 +96,8 @@ def encode_with_onnx(path: Path, encoder: Encoder, texts: Sequence[str]) -> np.n
         if len(encoder.head):
             vector = encoder.head({"sentence_embedding": vector})["sentence_embedding"]
         vectors.append(vector.detach().numpy())
-    return np.concatenate(vectors)
+    position = {text: row for row, text in enumerate(unique)}
+    return np.concatenate(vectors)[[position[text] for text in texts]]
 
 
 def compare(path: Path, encoder: Encoder, texts: Sequence[str]) -> dict[str, float]:
@@ -100,6 +109,14 @@ def compare(path: Path, encoder: Encoder, texts: Sequence[str]) -> dict[str, flo
     )
     cosines = (ours * theirs).sum(axis=1)  # (N,)
     return {"lowest_cosine": float(cosines.min()), "mean_cosine": float(cosines.mean()), "texts": len(texts)}
+
+
+def score_both(path: Path, encoder: Encoder, tasks: Sequence[PreparedTask]) -> dict[str, dict[str, float]]:
+    """Main scores of the checkpoint and of its copy in `path`, by task."""
+    encoders = {"checkpoint": encoder.encode, "copy": partial(encode_with_onnx, path, encoder)}
+    return {
+        task.name: {which: task.score(encode)["main_score"] for which, encode in encoders.items()} for task in tasks
+    }
 
 
 def load(folder: Path) -> Encoder:
@@ -120,11 +137,16 @@ def load(folder: Path) -> Encoder:
     return encoder
 
 
-def export(folder: Path, encoder: Encoder, texts: Sequence[str], int8: bool) -> dict[str, dict[str, float]]:
+def export(
+    folder: Path, encoder: Encoder, texts: Sequence[str], int8: bool, tasks: Sequence[PreparedTask] = ()
+) -> dict[str, dict]:
     """Write and compare the ONNX copies of a checkpoint; its old ones are replaced only by copies that agree.
 
+    Args:
+        tasks: to score the 8-bit copy on, beside the checkpoint.
+
     Returns:
-        What `compare` measured, by file name.
+        What `compare` measured, by file name; for the 8-bit copy also what `score_both` did, as `scores`.
 
     Raises:
         InputError: the copy gives other vectors.
@@ -142,6 +164,7 @@ def export(folder: Path, encoder: Encoder, texts: Sequence[str], int8: bool) -> 
         if int8:
             quantize(aside / FLOAT, aside / INT8)
             report[INT8] = compare(aside / INT8, encoder, texts)
+            report[INT8]["scores"] = score_both(aside / INT8, encoder, tasks)
         (aside / REPORT).write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
         shutil.rmtree(folder / "onnx", ignore_errors=True)
         aside.rename(folder / "onnx")
@@ -160,7 +183,8 @@ def main() -> None:
         raise InputError(f"--onnx needs {error.name}: pip install -r requirements-onnx.txt") from error
     folder = Path(args.folder)
     encoder = load(folder)
-    report = export(folder, encoder, sample(args.texts), args.int8)
+    tasks = tasks_to_score(args.eval_tasks, args.data_dir) if args.int8 else []
+    report = export(folder, encoder, sample(args.texts), args.int8, tasks)
     if (folder / "train_results.json").exists():
         from mirror.card import write_card
 
@@ -168,6 +192,30 @@ def main() -> None:
     for name, measured in report.items():
         size = (folder / "onnx" / name).stat().st_size / 1e6
         sys.stdout.write(f"{folder}/onnx/{name}\t{size:.1f} MB\tlowest cosine {measured['lowest_cosine']:.6f}\n")
+        for task, score in measured.get("scores", {}).items():
+            sys.stdout.write(f"{task}\t{score['checkpoint']:.4f} by the checkpoint\t{score['copy']:.4f} with 8 bits\n")
+
+
+def tasks_to_score(names: Sequence[str] | None, data_dir: str | None) -> list[PreparedTask]:
+    """The tasks of `--eval_tasks`; by default STS-B dev, or with a word on stderr none if its data is not there.
+
+    Raises:
+        InputError: an unknown task, one that trains, or data that is missing or damaged.
+    """
+    from mirror.evaluation.catalogue import all_tasks, resolve
+    from mirror.evaluation.run import default_data_dir, prepare_tasks
+
+    folder = Path(data_dir) if data_dir else default_data_dir()
+    if names is None and (missing := all_tasks(folder)[USUAL_TASK].missing_files(folder)):
+        sys.stderr.write(
+            f"no {missing[0]}: what 8 bits cost on {USUAL_TASK} is not measured; --data_dir names the data folder, "
+            "--eval_tasks docs_search needs none\n"
+        )
+        return []
+    names = names or [USUAL_TASK]
+    if training := [task.name for task in resolve(names, all_tasks(folder)) if task.trains]:
+        raise InputError(f"--eval_tasks {training[0]} trains the encoder, which an ONNX copy cannot be")
+    return prepare_tasks(names, folder)
 
 
 def sample(path: str | None) -> list[str]:
@@ -190,7 +238,17 @@ def parse_arguments() -> argparse.Namespace:
         metavar="F",
         help=f"compare on the first {SAMPLE} texts of this file (default: docstrings found here)",
     )
-    return parser.parse_args()
+    add(
+        "--eval_tasks",
+        nargs="+",
+        metavar="T",
+        help="score the 8-bit copy and the checkpoint on these (default: stsb_dev, if its data is there)",
+    )
+    add("--data_dir", metavar="D", help="their data; default: $MIRROR_DATA_DIR, or the folder 'data'")
+    args = parser.parse_args()
+    if args.eval_tasks and not args.int8:
+        parser.error("--eval_tasks scores the copy that --int8 makes; add it")
+    return args
 
 
 def _backbone(model, names: list[str]):

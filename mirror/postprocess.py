@@ -8,7 +8,6 @@ in which language a text is). A sample of one language makes an encoder for that
 
 from __future__ import annotations
 
-import argparse
 import logging
 import shutil
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from torch import nn
 
 from mirror.checkpoint import verify_encoder
 from mirror.cmlm.layers import append_layers, dense
-from mirror.command_line import FlagParser
+from mirror.command_line import parse_flags
 from mirror.data import DataSettings, load_corpus
 from mirror.encoder import Encoder
 from mirror.errors import InputError, run_main
@@ -83,8 +82,7 @@ class RemovalArguments:
 
 
 def main() -> None:
-    parser = FlagParser(RemovalArguments, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    (args,) = parser.parse_args_into_dataclasses()
+    (args,) = parse_flags((RemovalArguments,), description=__doc__)
     logging.basicConfig(format="%(message)s", level=logging.INFO)
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     settings = DataSettings(

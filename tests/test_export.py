@@ -10,9 +10,12 @@ import pytest
 from transformers import AutoTokenizer
 
 from mirror import export
+from mirror.card import _eight_bit_scores
 from mirror.checkpoint import save_encoder
 from mirror.encoder import Encoder, load_backbone
 from mirror.errors import InputError
+from mirror.evaluation.run import prepare_tasks
+from tests.evaluation.folder import write_tsv
 
 
 def run(monkeypatch, *argv) -> None:
@@ -37,11 +40,20 @@ def test_the_copies_give_the_vectors(needs_onnx, bert_folder, sentences, tmp_pat
     out = tmp_path / "out"
     save(out, bert_folder, "mean")
     (tmp_path / "texts.txt").write_text("\n".join(sentences[:20]))
-    run(monkeypatch, out, "--onnx", "--int8", "--texts", tmp_path / "texts.txt")
+    rows = [("dev", sentences[n % 240], sentences[(n * 7 + 1) % 240], (n * 29) % 251 / 50) for n in range(1500)]
+    write_tsv(tmp_path / "sts/stsb_dev.tsv", ("subset", "sentence1", "sentence2", "score"), rows)
+    run(monkeypatch, out, "--onnx", "--int8", "--texts", tmp_path / "texts.txt", "--data_dir", tmp_path)
     report = json.loads((out / "onnx" / "export.json").read_text())
     assert report["model.onnx"]["lowest_cosine"] > 0.9999 and report["model.onnx"]["texts"] == 20
     assert 0.9 < report["model_quantized.onnx"]["lowest_cosine"] < report["model.onnx"]["lowest_cosine"]
     assert "lowest cosine" in capsys.readouterr().out and not (out / "_onnx").exists()
+
+    # What 8 bits cost on STS-B dev.
+    scores = report["model_quantized.onnx"]["scores"]["stsb_dev"]
+    (task,) = prepare_tasks(["stsb_dev"], tmp_path)
+    assert scores["checkpoint"] == task.score(Encoder.from_pretrained(str(out)).encode)["main_score"]
+    assert 0 < abs(scores["copy"] - scores["checkpoint"]) < 0.05
+    assert _eight_bit_scores(out)["stsb_dev"].startswith(f"{scores['copy']:.4f} instead of {scores['checkpoint']:.4f}")
 
     # A padded batch of another size and length than the graph was made with.
     texts = [sentences[0], "rain", sentences[5]]
@@ -56,6 +68,17 @@ def test_the_copies_give_the_vectors(needs_onnx, bert_folder, sentences, tmp_pat
 
     save(out, bert_folder, "mean")
     assert not (out / "onnx").exists()  # other weights, so the copy would be wrong
+
+
+def test_tasks_that_no_copy_can_be_scored_on(tmp_path, monkeypatch, capsys):
+    assert export.tasks_to_score(None, str(tmp_path)) == []
+    assert "stsb_dev.tsv: what 8 bits cost on stsb_dev is not measured" in capsys.readouterr().err
+    with pytest.raises(InputError, match="unknown task 'stsb_dve'"):
+        export.tasks_to_score(["stsb_dve"], str(tmp_path))
+    with pytest.raises(InputError, match="--eval_tasks amazon_zero_shot_tuned trains the encoder"):
+        export.tasks_to_score(["amazon_zero_shot_tuned"], str(tmp_path))
+    with pytest.raises(InputError, match="--eval_tasks scores the copy that --int8 makes; add it"):
+        run(monkeypatch, tmp_path, "--onnx", "--eval_tasks", "stsb_dev")
 
 
 def test_what_cannot_be_exported_is_one_line(needs_onnx, bert_folder, tmp_path, monkeypatch):

@@ -1,8 +1,11 @@
-"""Readers that are not ours, on a saved checkpoint: a server that follows text-embeddings-inference's rules, and short vectors."""
+"""Readers that are not ours, on a saved checkpoint: a server that follows text-embeddings-inference's rules, short vectors, mteb,
+and the oldest sentence-transformers that runs beside our pins."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import venv
 from pathlib import Path
 
 import numpy as np
@@ -83,3 +86,65 @@ def test_short_vectors_are_the_first_dimensions_in_every_reader(checkpoint):
     np.testing.assert_allclose(ours, encoder.encode(TEXTS)[:, :8], atol=1e-6)
     theirs = SentenceTransformer(str(checkpoint), device="cpu", truncate_dim=8).encode(TEXTS)
     np.testing.assert_allclose(theirs, ours, atol=1e-5)
+
+
+@pytest.mark.parametrize("checkpoint", ["cls"], indirect=True)
+def test_mteb_gives_the_same_vectors(checkpoint):
+    mteb = pytest.importorskip("mteb")
+    from datasets import Dataset
+    from mteb.models import SentenceTransformerEncoderWrapper
+    from torch.utils.data import DataLoader
+
+    model = SentenceTransformerEncoderWrapper(str(checkpoint), device="cpu")
+    rows = DataLoader(Dataset.from_dict({"text": TEXTS}), batch_size=2)
+    task = mteb.get_task("STSBenchmark").metadata
+    theirs = model.encode(rows, task_metadata=task, hf_split="test", hf_subset="default")
+    ours = Encoder.from_pretrained(str(checkpoint)).encode(TEXTS)
+    np.testing.assert_allclose(np.asarray(theirs), ours, atol=1e-5)
+    cosines = model.similarity(theirs, theirs).numpy()
+    assert cosines[0, 0] == pytest.approx(1, abs=1e-5) and cosines[0, 1] < 0.999
+
+
+OLD = ("sentence-transformers==2.7.0", "transformers==4.41.2")
+ENCODE = """
+import sys
+import numpy as np
+import sentence_transformers
+from sentence_transformers import SentenceTransformer
+for folder in sys.argv[2:]:
+    np.save(folder + ".npy", SentenceTransformer(folder, device="cpu").encode(sys.argv[1].split("|")))
+print(sentence_transformers.__version__)
+"""
+
+
+@pytest.fixture(scope="module")
+def old_python(tmp_path_factory) -> Path:
+    """An environment with this one's packages, torch among them, behind its own older sentence-transformers."""
+    folder = tmp_path_factory.mktemp("old") / "venv"
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    (site,) = folder.glob("lib/python*/site-packages")
+    (here,) = {str(Path(module.__file__).parents[1]) for module in (torch, np)}
+    (site / "pins.pth").write_text(here)
+    command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *OLD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    if done.returncode and "onnection" in done.stderr + done.stdout:
+        pytest.skip(f"no package index to install {' '.join(OLD)} from")
+    assert done.returncode == 0, done.stderr[-2000:]
+    return python
+
+
+@pytest.mark.slow
+def test_an_old_sentence_transformers_gives_the_same_vectors(old_python, bert_folder, tokenizer, tmp_path):
+    folders = {}
+    for pooling in ("cls", "mean", "max", "pooler"):
+        torch.manual_seed(3)
+        model = AutoModel.from_pretrained(bert_folder)
+        save_encoder(tmp_path / pooling, model, tokenizer, pooling, max_seq_length=12)
+        folders[pooling] = Encoder(model.eval(), tokenizer, pooling, 12)
+    command = [old_python, "-W", "ignore", "-c", ENCODE, "|".join(TEXTS), *(tmp_path / name for name in folders)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split()[-1] == OLD[0].partition("==")[2]
+    for pooling, encoder in folders.items():
+        np.testing.assert_allclose(np.load(tmp_path / f"{pooling}.npy"), encoder.encode(TEXTS), atol=1e-4)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from mirror.checkpoint import NOT_EXPORTABLE
+from mirror.checkpoint import NOT_EXPORTABLE, save_dense
 from mirror.cmlm.model import Projection
 from mirror.encoder import MIRROR_CONFIG
 from mirror.errors import InputError
@@ -86,8 +86,7 @@ def append_layers(folder: str | Path, layers: Sequence[Dense]) -> None:
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     for index, layer in enumerate(layers, start=len(modules)):
         name = f"{index}_Dense"
-        (folder / name).mkdir(exist_ok=True)
-        layer.save(str(folder / name))
+        save_dense(folder / name, layer)
         modules.append({"idx": index, "name": str(index), "path": name, "type": "sentence_transformers.models.Dense"})
     write_whole(folder / "modules.json", json.dumps(modules, indent=2) + "\n")
     if note.exists():

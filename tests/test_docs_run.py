@@ -1,0 +1,180 @@
+"""The commands of the how-to pages, really run: on a tiny model, made-up texts and a small data folder, a step or two each.
+
+Nothing here names a command. What a command reads and is not there is made by rule, from the values of its flags: files by
+their ending and the columns asked for, models and finished runs, Hub datasets as folders, the files that tasks declare.
+Launchers are read and left out: one process on the CPU runs the script.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import io
+import json
+import random
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+
+import run_mirror
+from mirror.errors import InputError
+from mirror.evaluation.catalogue import all_tasks, resolve
+from mirror.evaluation.run import default_data_dir
+from mirror.evaluation.task import DataFile
+from tests.conftest import WORDS
+from tests.documents import PAGES, ROOT, Command, all_commands, blocks
+from tests.evaluation.folder import write_tsv
+from tests.test_docs import launched, module_of, parsed_by, without_placeholders
+from tests.test_push import server  # noqa: F401
+
+
+pytestmark = pytest.mark.slow
+
+# Pages whose commands are whole measurements, and commands that download: other tests run those scripts.
+MEASUREMENTS = ("results.md", "performance.md", "cmlm.md", "studies/README.md", "mini-mlm/README.md")
+DOWNLOADS = "data_scripts.prepare_eval_data"
+SLOW_TASKS = ("transfer", "amazon", "bli")
+BRIEF = {
+    "run_mirror": "--max_steps 2 --per_device_train_batch_size 40 --disable_tqdm true",
+    "run_cmlm": "--max_steps 2 --per_device_train_batch_size 4 --max_seq_length 24 --num_projections 2 --disable_tqdm true",
+    "run_eval": "--skip_missing",
+    "data_scripts": "--count 20",
+}
+TEXTS = list({" ".join(random.Random(n).choices(WORDS, k=4 + n % 8)): None for n in range(800)})
+LABELS = ("entailment", "neutral", "contradiction")
+
+
+@pytest.fixture(scope="module")
+def finished_run(bert_folder, tmp_path_factory) -> Path:
+    """The output folder of a run of run_mirror.py."""
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "texts.txt").write_text("\n".join(TEXTS))
+    flags = (
+        f"--model_name_or_path {bert_folder} --train_file {folder}/texts.txt --output_dir {folder}/out --pooling mean"
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["run_mirror.py", *flags.split(), *BRIEF["run_mirror"].split()])
+        run_mirror.main()
+    return folder / "out"
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch) -> Path:
+    """A folder to type in: the scripts and recipes of this repository, and nothing else."""
+    for pattern in ("run_*.py", "*.txt", "mirror", "data_scripts", "recipes", "accelerate_configs", "assets"):
+        for path in ROOT.glob(pattern):
+            (tmp_path / path.name).symlink_to(path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MIRROR_DATA_DIR", raising=False)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not page.endswith(MEASUREMENTS)])
+def test_the_commands_of_a_page_run(page, desk, finished_run, bert_folder, monkeypatch, server, tmp_path_factory):  # noqa: F811
+    for command in all_commands(blocks(page), tmp_path_factory.mktemp("bash")):
+        found = script_of(command)
+        if found and found[0] != DOWNLOADS and "..." not in command.argv:
+            run(command, *found, finished_run, Path(bert_folder), monkeypatch)
+
+
+def script_of(command: Command) -> tuple[str, list[str]] | None:
+    """Module and arguments of one of this project's scripts; None for any other program."""
+    match launched(without_placeholders(command)):
+        case ["python", "-m", module, *argv] if module.startswith("mirror."):
+            return module, argv
+        case ["python", script, *argv] if script.endswith(".py"):
+            return module_of(script), argv
+    return None
+
+
+def run(command: Command, module: str, argv: list[str], finished_run: Path, plain_model: Path, monkeypatch) -> None:
+    """
+    Raises:
+        AssertionError: the script refuses its arguments or what it reads, or leaves nothing behind.
+    """
+    argv = argv + BRIEF.get(module, BRIEF["data_scripts"] if module.startswith("data_scripts") else "").split()
+    try:
+        values = parsed_by(module, argv)
+        make_what_is_missing(values, finished_run, plain_model)
+        monkeypatch.setattr(sys, "argv", [module, *argv])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(command.stdin))
+        importlib.import_module(module).main()
+    except InputError as error:
+        if "requirements-" in str(error):
+            return  # a package that is not installed here; the line says which
+        raise AssertionError(f"{command}\n    {error}") from error
+    for flag in ("output_dir", "output_file"):
+        if flag in values and not values.get("list_tasks"):
+            assert Path(values[flag]).exists(), f"{command}\n    left no {values[flag]}"
+
+
+def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) -> None:
+    output = values.get("output_dir")
+    if output and Path(output).exists() and not values.get("resume_from_checkpoint"):
+        shutil.rmtree(output)
+    for flag, value in values.items():
+        for item in value if isinstance(value, list) else [value]:
+            if not isinstance(item, str) or flag.startswith("output") or Path(item).exists():
+                continue
+            if flag in ("model_name_or_path", "models"):
+                shutil.copytree(finished_run if item.startswith("out/") else plain_model, item)
+            elif flag in ("model", "folder"):
+                shutil.copytree(finished_run, item)
+            elif flag == "dataset_name":
+                make_file(Path(item) / "train.parquet", values)
+            elif flag != "config" and re.search(r"\.(txt|[ct]sv|jsonl?|parquet|RRF)(\.gz)?$", item):
+                make_file(Path(item.replace("*", "a")), values)
+    names = values.get("tasks") or values.get("eval_tasks") or []
+    data_dir = Path(values["data_dir"]) if values.get("data_dir") else default_data_dir()
+    for task in resolve(names, all_tasks(data_dir)):
+        if not task.name.startswith(SLOW_TASKS):
+            for file in task.files:
+                make_data_file(file, data_dir)
+
+
+def make_file(path: Path, values: dict) -> None:
+    """A file of `TEXTS` in the form that its ending says, with the columns that the command names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ending = path.name.removesuffix(".gz").rpartition(".")[2]
+    columns = [*(values.get("pair_columns") or values.get("columns") or [values.get("text_column") or "text"])]
+    columns += [f"column{n}" for n in range(len(columns), 3) if values.get("no_header")]
+    rows = [{name: TEXTS[n - k] for k, name in enumerate(columns)} for n in range(len(TEXTS))]
+    if label := values.get("label_column"):
+        rows = [row | {label: LABELS[n % 3]} for n, row in enumerate(rows)]
+    if ending == "parquet":
+        Dataset.from_list(rows).to_parquet(path)
+        return
+    if ending == "txt":
+        separator = values.get("pair_separator")
+        documents = values.get("stage") is not None
+        lines = [f"{text} {separator} {TEXTS[n - 1]}" if separator else text for n, text in enumerate(TEXTS)]
+        content = "\n".join(line + "\n" * (documents and n % 8 == 7) for n, line in enumerate(lines))
+    elif ending == "RRF":
+        fields = [["C1", "ENG", *["x"] * 12, text, "x", "N", "", ""] for text in TEXTS]
+        content = "\n".join("|".join(row) for row in fields)
+    elif ending.startswith("json"):
+        content = "\n".join(json.dumps(row) for row in rows)
+    else:
+        separator = "," if ending == "csv" else "\t"
+        content = "\n".join(separator.join(row) for row in [list(rows[0]), *(row.values() for row in rows)])
+    data = (content + "\n").encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+
+
+def make_data_file(file: DataFile, data_dir: Path) -> None:
+    """A file of the data folder with the rows and columns that its task declares."""
+    if (data_dir / file.path).exists():
+        return
+    count, numbers = file.rows[0] if file.rows else 50, random.Random(file.path)
+    low, high = file.score_range or (0, 1)
+    makers = {
+        "score": lambda n: round(numbers.uniform(low, high), 3),
+        "label": lambda n: LABELS[0] if n % 2 else "not_entailment",
+        "cui": lambda n: f"C{n % 40}",
+    }
+    rows = [[makers.get(name, lambda n: numbers.choice(TEXTS))(n) for name in file.columns] for n in range(count)]
+    write_tsv(data_dir / file.path, file.columns, rows)
