@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
-from mirror.distributed import world_size
+from mirror.distributed import leave, lost_process, world_size
 from mirror.errors import InputError
 
 
@@ -56,6 +56,8 @@ class InterruptibleTrainer(Trainer):
             if self.args.should_save:
                 seal(folder)
         except (OSError, SafetensorError, RuntimeError) as error:  # torch.save tells of a full disk by a RuntimeError
+            if isinstance(error, RuntimeError) and lost_process(error):
+                raise
             raise InputError(
                 f"cannot save {folder}: {' '.join(str(error).split())[:200]}; {_left(run_dir)}"
             ) from error
@@ -112,9 +114,7 @@ class StopOnSigterm(TrainerCallback):
                 "--resume_from_checkpoint true",
                 *(state.global_step, state.max_steps),
             )
-        if world_size() > 1:
-            dist.destroy_process_group()
-        raise SystemExit(TERMINATED)
+        leave(TERMINATED)
 
     def on_train_end(self, args, state, control, **kwargs):
         self._restore()
