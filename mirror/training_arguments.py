@@ -60,6 +60,8 @@ class MirrorTrainingArguments(TrainingArguments):
 
 def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tuple[bool, bool, str]:
     """(bf16, fp16, why). What the user said stands; otherwise what the device is fast at."""
+    if fp16 and use_cpu:  # accelerate neither casts nor scales there, without a word
+        return bool(bf16), False, "a CPU trains in no float16"
     if bf16 or fp16:
         return bool(bf16), bool(fp16), "as asked"
     launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
