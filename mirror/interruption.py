@@ -12,11 +12,14 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
@@ -37,6 +40,13 @@ class InterruptibleTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.add_callback(StopOnSigterm())
         self.add_callback(FiniteGradients())
+
+    def get_train_dataloader(self) -> DataLoader:
+        """As in transformers; its workers outlast a SIGTERM that all processes of a job get (Slurm, `timeout`)."""
+        loader = super().get_train_dataloader()
+        bare = getattr(loader, "base_dataloader", loader)  # inside accelerate's
+        bare.worker_init_fn = partial(outlast_sigterm, bare.worker_init_fn)
+        return loader
 
     def _save_checkpoint(self, model, trial) -> None:
         """As in transformers, then the seal, and only then do older checkpoints go.
@@ -133,6 +143,13 @@ class StopOnSigterm(TrainerCallback):
         if self.before is not None:
             signal.signal(signal.SIGTERM, self.before)
             self.before = None
+
+
+def outlast_sigterm(then: Callable[[int], None] | None, worker: int) -> None:
+    """In a worker of the data loader: the first SIGTERM is left to the run, which goes on to the end of its step; a second ends it."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    if then is not None:
+        then(worker)
 
 
 def seal(folder: Path) -> None:

@@ -39,7 +39,7 @@ class Pair:
             process.kill()
             process.wait()
 
-    def wait_until(self, happened: Callable[[], object], seconds: float = 120) -> None:
+    def wait_until(self, happened: Callable[[], object], seconds: float = 600) -> None:
         end = time.monotonic() + seconds
         while not happened():
             ended = [process.poll() for process in self.processes]
@@ -50,7 +50,7 @@ class Pair:
     def send(self, rank: int, signal_number: signal.Signals) -> None:
         self.processes[rank].send_signal(signal_number)
 
-    def statuses(self, seconds: float = 240) -> list[int]:
+    def statuses(self, seconds: float = 600) -> list[int]:
         return [process.wait(seconds) for process in self.processes]
 
     def said(self, rank: int) -> str:

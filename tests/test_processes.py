@@ -25,7 +25,7 @@ from mirror.training_arguments import MirrorTrainingArguments
 from tests.pair import ROOT, Pair
 
 
-TIMEOUT = 15  # seconds; long enough for one process to read the corpus while the other waits
+TIMEOUT = 45  # seconds; on a busy machine one process takes some to read the corpus while the other waits
 LOST = "error: process {} stops because another process of the run {}; what was saved before is whole"
 
 
@@ -121,7 +121,7 @@ def test_a_launcher_ends_the_run_when_a_process_dies(training, tmp_path):
         time.sleep(0.05)
     workers = psutil.Process(launcher.pid).children(recursive=True)
     workers[-1].kill()
-    assert launcher.wait(60) not in (0, None)
+    assert launcher.wait(120) not in (0, None)
     assert not psutil.wait_procs(workers, timeout=10)[1]
 
 
@@ -142,7 +142,7 @@ def test_sigterm_to_one_stops_both_and_the_resumed_run_is_the_uninterrupted_one(
         pair.wait_until(lambda: last_whole_checkpoint(tmp_path / "out"))
         for rank in told:
             pair.send(rank, signal.SIGTERM)
-        assert pair.statuses(60) == [TERMINATED, TERMINATED], pair.said(0)
+        assert pair.statuses() == [TERMINATED, TERMINATED], pair.said(0)
     assert "--resume_from_checkpoint true" in pair.said(0)
     assert Path(last_whole_checkpoint(tmp_path / "out")).name != "checkpoint-60"
     with Pair(tmp_path / "resumed", *command("out")) as pair:
@@ -184,7 +184,7 @@ def test_a_corpus_below_the_global_batch_is_refused_by_both(bert_folder, sentenc
     command = ["run_mirror.py", "--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt"]
     command += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", "20", "--max_steps", "5", *flags]
     with Pair(tmp_path / "messages", *command) as pair:
-        assert pair.statuses(120) == [2, 2]
+        assert pair.statuses() == [2, 2]
     for rank in (0, 1):
         (line,) = pair.errors(rank)
         assert line.startswith(f"error: 30 {kind} do not fill one batch of 40; lower --per_device_train_batch_size")
