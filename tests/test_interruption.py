@@ -144,7 +144,7 @@ def test_sigterm_to_all_processes_of_a_job_saves_too(bert_folder, sentences, tmp
     assert len(workers) == 2
     saved = last_whole_checkpoint(tmp_path / "out")
     os.killpg(run.pid, signal.SIGTERM)
-    assert run.wait(120) == TERMINATED
+    assert run.wait(600) == TERMINATED
     assert last_whole_checkpoint(tmp_path / "out") != saved
     assert not psutil.wait_procs(workers, timeout=10)[1]
 
