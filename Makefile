@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo study-list test test-slow check clean
+.PHONY: help install demo study-list test test-slow test-min check clean
 
 # make table3 STUDY_MODEL=bert-base-uncased STUDY_ARGS="--num_processes 2 -- --bf16"
 STUDY_MODEL ?= assets/mini-mlm
@@ -43,9 +43,19 @@ test: install ## the test suite, under five minutes on two cores
 test-slow: install ## the checks that take minutes
 	$(TEST) -m slow
 
+$(VENV)-min/.installed: pyproject.toml requirements-dev.txt
+	$(PYTHON) -m venv $(VENV)-min
+	$(VENV)-min/bin/python -m pip install --quiet --upgrade pip uv
+	$(VENV)-min/bin/uv pip install --quiet --python $(VENV)-min/bin/python --resolution lowest-direct \
+	    -r pyproject.toml -r requirements-dev.txt
+	@touch $@
+
+test-min: $(VENV)-min/.installed ## the test suite with the lowest versions that pyproject.toml allows
+	$(subst $(BIN),$(VENV)-min/bin,$(TEST)) -n 2 --dist loadfile
+
 check: install ## lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
 clean: ## remove everything that was made here
-	rm -rf $(VENV) out .pytest_cache .ruff_cache build dist *.egg-info
+	rm -rf $(VENV) $(VENV)-min out .pytest_cache .ruff_cache build dist *.egg-info

@@ -16,11 +16,12 @@ import logging
 import os
 import sys
 from argparse import Namespace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 from mirror.errors import run_main
-from mirror.flags import Parser, add_trust, positive
+from mirror.flags import Parser, add_timeout, add_trust, positive
 
 
 logger = logging.getLogger("run_encode")
@@ -43,7 +44,9 @@ def main() -> None:
     from mirror.evaluation.cache import fingerprint
     from mirror.shards import ShardFolder, fill, read_rows
 
-    state = PartialState(cpu=not torch.accelerator.is_available())  # the processes of accelerate launch or torchrun
+    on_cpu = not torch.accelerator.is_available()
+    timeout = timedelta(seconds=args.ddp_timeout)
+    state = PartialState(cpu=on_cpu, timeout=timeout)  # the processes of accelerate launch or torchrun
 
     trust.grant(args.allow_pickle, args.trust_remote_code)
 
@@ -101,6 +104,7 @@ def parse_arguments() -> Namespace:
     )
     add("--shard_rows", type=positive, default=20_000, metavar="R", help="rows of a shard (default: 20,000)")
     add("--keep_text", action="store_true", help="write the text beside its vector")
+    add_timeout(parser)
     add_trust(parser)
     args = parser.parse_args()
     if bool(args.input_file) == bool(args.dataset_name):

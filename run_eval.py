@@ -14,10 +14,11 @@ import argparse
 import logging
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 from mirror.errors import InputError, run_main
-from mirror.flags import Parser, add_trust, positive
+from mirror.flags import Parser, add_timeout, add_trust, positive
 
 
 logger = logging.getLogger("run_eval")
@@ -59,7 +60,9 @@ def main() -> None:
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
     output_dir = make_folder(args.output_dir)
-    state = PartialState(cpu=not torch.accelerator.is_available())  # the processes of accelerate launch or torchrun
+    on_cpu = not torch.accelerator.is_available()
+    timeout = timedelta(seconds=args.ddp_timeout)
+    state = PartialState(cpu=on_cpu, timeout=timeout)  # the processes of accelerate launch or torchrun
     settings = EncodeSettings(
         batch_size=args.batch_size,
         cache_dir=None if args.no_cache else args.cache_dir or str(output_dir / "embeddings"),
@@ -114,6 +117,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--bel_add_mentions", action="store_true", help="add training mentions to entity linking's dictionaries")
     add("--isotropy_texts", metavar="FILE", help="measure isotropy on these texts, one a line")
     add("--senteval_dir", metavar="D", help="transfer tasks in another language: a folder with SentEval's files")
+    add_timeout(parser)
     add_trust(parser)
     args = parser.parse_args()
     if not args.list_tasks:

@@ -80,8 +80,10 @@ class Corpus:
         return cls(np.load(folder / "ids.npy"), np.load(folder / "starts.npy"))
 
     def save(self, folder: Path) -> None:
+        """`starts.npy` is renamed into place at the end: where it is, the folder is whole."""
         np.save(folder / "ids.npy", self.ids)
-        np.save(folder / "starts.npy", self.starts)
+        np.save(folder / "_starts.npy", self.starts)
+        (folder / "_starts.npy").replace(folder / "starts.npy")
 
 
 class WindowBatches(Dataset):

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets, load_dataset
+from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
 from datasets.exceptions import DatasetGenerationError
 
+from mirror.arrow_cache import load_dataset, map_rows
 from mirror.errors import InputError
 
 
@@ -206,13 +207,13 @@ def pick_columns(part: Dataset | IterableDataset, name: str, settings: DataSetti
             raise InputError(f"{name}: column '{column}' holds {_one_line(feature)}, not text; choose one with text")
     part = part.select_columns(wanted)
     if settings.pair_separator:
-        return part.map(_split_pair, fn_kwargs={"column": wanted[0], "separator": settings.pair_separator, "name": name},
+        return map_rows(part, _split_pair, fn_kwargs={"column": wanted[0], "separator": settings.pair_separator, "name": name},
                         with_indices=True, remove_columns=wanted)  # fmt: skip
     names = ("text", "text_pair")
     renamed = {old: new for old, new in zip(wanted, names, strict=False) if old != new}
     part = part.rename_columns(renamed) if renamed else part
-    return part.map(
-        _as_strings, batched=True, features=Features({new: Value("string") for new in names[: len(wanted)]})
+    return map_rows(
+        part, _as_strings, batched=True, features=Features({new: Value("string") for new in names[: len(wanted)]})
     )
 
 

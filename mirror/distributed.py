@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -45,21 +46,47 @@ def mean_over_processes(tensor: Tensor) -> Tensor:
     return total / world_size()
 
 
-def end_together(accelerator: Accelerator) -> None:
-    """End a run on all its processes; nothing may come after it.
+def lost_process(error: RuntimeError) -> str | None:
+    """Which failure of another process made a collective fail here, in one line; None where the error is of another kind.
 
-    On a CPU the process is left at once: gloo's threads, joined by the interpreter on its way out, may wait for the lock that
-    it holds, and then it never ends.
+    gloo raises a bare RuntimeError that begins with a path of its sources. On GPUs NCCL's watchdog may end the process first.
     """
-    on_gloo = world_size() > 1 and dist.get_backend() == "gloo"
+    said = str(error)
+    if not dist.is_initialized() or not (isinstance(error, dist.DistError) or "gloo" in said):
+        return None
+    silent = any(words in said for words in ("imed out", "imeout"))
+    what = "has not answered for --ddp_timeout seconds" if silent else "has ended"
+    return (
+        f"process {dist.get_rank()} stops because another process of the run {what}; what was saved before is whole: "
+        "mend the cause, then start the run again, a training with --resume_from_checkpoint true"
+    )
+
+
+def end_together(accelerator: Accelerator) -> None:
+    """End a run on all its processes; nothing may come after it."""
     accelerator.wait_for_everyone()
-    if on_gloo:
+    if _on_gloo():
         for tracker in accelerator.trackers:
             tracker.finish()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        leave(0)
     accelerator.end_training()
+
+
+def leave(status: int) -> NoReturn:
+    """End this process with an exit status.
+
+    With gloo at once: its threads, joined by the interpreter on its way out, may wait for the lock that it holds, and then the
+    process never ends.
+    """
+    if not _on_gloo():
+        sys.exit(status)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def _on_gloo() -> bool:
+    return world_size() > 1 and dist.get_backend() == "gloo"
 
 
 def world_size() -> int:

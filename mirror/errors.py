@@ -6,6 +6,7 @@ import difflib
 import errno
 import sys
 from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # full, over quota, too large, read-only
@@ -22,14 +23,29 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's `main`; an `InputError`, or a disk that is full, becomes one line on stderr and exit status 2."""
+    """Run a script's `main`. What the user can mend becomes one line on stderr: an `InputError` or a full disk with exit
+    status 2, another process of the run that died or hangs with status 1.
+    """
     try:
         main()
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error), 2)
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise
-        print(f"error: {' '.join(str(error).split())}; make room, then run the same command again", file=sys.stderr)
-        sys.exit(2)
+        _end(f"{' '.join(str(error).split())}; make room, then run the same command again", 2)
+    except RuntimeError as error:
+        from mirror.distributed import lost_process
+
+        if (line := lost_process(error)) is None:
+            raise
+        _end(line, 1)
+
+
+def _end(line: str, status: int) -> NoReturn:
+    print(f"error: {line}", file=sys.stderr)
+    if "torch" not in sys.modules:  # a mistyped flag answers at once
+        sys.exit(status)
+    from mirror.distributed import leave
+
+    leave(status)

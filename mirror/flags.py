@@ -31,6 +31,13 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{flag}", action="store_true", help=meaning)
 
 
+def add_timeout(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ddp_timeout", type=positive, default=1800, metavar="S",
+        help="seconds that one process of accelerate launch waits for another (default: 1800)",
+    )  # fmt: skip
+
+
 def positive(text: str) -> int:
     """A flag's whole number of 1 or more."""
     number = int(text) if text.isdecimal() else 0

@@ -12,15 +12,18 @@ import os
 import re
 import signal
 import threading
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError
+from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
-from mirror.distributed import world_size
+from mirror.distributed import leave, lost_process, world_size
 from mirror.errors import InputError
 from mirror.files import written_aside
 
@@ -38,6 +41,13 @@ class InterruptibleTrainer(Trainer):
         super().__init__(*args, **kwargs)
         self.add_callback(StopOnSigterm())
         self.add_callback(FiniteGradients())
+
+    def get_train_dataloader(self) -> DataLoader:
+        """As in transformers; its workers outlast a SIGTERM that all processes of a job get (Slurm, `timeout`)."""
+        loader = super().get_train_dataloader()
+        bare = getattr(loader, "base_dataloader", loader)  # inside accelerate's
+        bare.worker_init_fn = partial(outlast_sigterm, bare.worker_init_fn)
+        return loader
 
     def _save_checkpoint(self, model, trial) -> None:
         """As in transformers, then the seal, and only then do older checkpoints go.
@@ -57,6 +67,8 @@ class InterruptibleTrainer(Trainer):
             if self.args.should_save:
                 seal(folder)
         except (OSError, SafetensorError, RuntimeError) as error:  # torch.save tells of a full disk by a RuntimeError
+            if isinstance(error, RuntimeError) and lost_process(error):
+                raise
             raise InputError(
                 f"cannot save {folder}: {' '.join(str(error).split())[:200]}; {_left(run_dir)}"
             ) from error
@@ -113,9 +125,7 @@ class StopOnSigterm(TrainerCallback):
                 "--resume_from_checkpoint true",
                 *(state.global_step, state.max_steps),
             )
-        if world_size() > 1:
-            dist.destroy_process_group()
-        raise SystemExit(TERMINATED)
+        leave(TERMINATED)
 
     def on_train_end(self, args, state, control, **kwargs):
         self._restore()
@@ -134,6 +144,13 @@ class StopOnSigterm(TrainerCallback):
         if self.before is not None:
             signal.signal(signal.SIGTERM, self.before)
             self.before = None
+
+
+def outlast_sigterm(then: Callable[[int], None] | None, worker: int) -> None:
+    """In a worker of the data loader: the first SIGTERM is left to the run, which goes on to the end of its step; a second ends it."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    if then is not None:
+        then(worker)
 
 
 def seal(folder: Path) -> None:

@@ -110,14 +110,16 @@ def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -
             f"one process sees {args.n_gpu} GPUs; start one for each with accelerate launch, "
             "or choose one with CUDA_VISIBLE_DEVICES"
         )
+    global_batch = args.train_batch_size * args.world_size
     if isinstance(rows, IterableDataset):
         if args.max_steps <= 0:
             raise InputError("a stream has no known length; say how long to train with --max_steps")
-        return
-    global_batch = args.train_batch_size * args.world_size
-    if len(rows) < global_batch:
+        count, kind = sum(1 for _ in rows.take(global_batch)), "texts of the stream"
+    else:
+        count, kind = len(rows), "distinct texts"
+    if count < global_batch:
         raise InputError(
-            f"{len(rows):,} distinct texts do not fill one batch of {global_batch}; "
+            f"{count:,} {kind} do not fill one batch of {global_batch}; "
             f"lower --per_device_train_batch_size (now {args.per_device_train_batch_size}) or give more text"
         )
 

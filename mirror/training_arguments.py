@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from datetime import timedelta
 
 import torch
+from accelerate import PartialState
 from transformers import TrainingArguments
 
 
@@ -48,6 +50,8 @@ class MirrorTrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
             self.use_cpu = True  # otherwise --bf16 is refused on a machine without a GPU
+        if self.use_cpu:  # transformers hands the time-out to processes on GPUs only; who joins first decides
+            PartialState(cpu=True, backend=self.ddp_backend, timeout=timedelta(seconds=self.ddp_timeout))
         self.bf16, self.fp16, self.precision_reason = choose_precision(self.bf16, self.fp16, self.use_cpu)
         if self.resume_from_checkpoint is not None and self.resume_from_checkpoint.lower() in ("true", "false"):
             self.resume_from_checkpoint = self.resume_from_checkpoint.lower() == "true" or None
@@ -56,6 +60,8 @@ class MirrorTrainingArguments(TrainingArguments):
 
 def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tuple[bool, bool, str]:
     """(bf16, fp16, why). What the user said stands; otherwise what the device is fast at."""
+    if fp16 and use_cpu:  # accelerate neither casts nor scales there, without a word
+        return bool(bf16), False, "a CPU trains in no float16"
     if bf16 or fp16:
         return bool(bf16), bool(fp16), "as asked"
     launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")

@@ -1,4 +1,4 @@
-"""What the kill-anywhere tests run and kill: a tiny training that always goes on from its last whole checkpoint."""
+"""What the tests of interruptions run and end: a tiny training that always goes on from its last whole checkpoint."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from mirror.interruption import last_whole_checkpoint
 from tests.training import make_trainer
 
 
-def main(model_folder: str, texts: str, output_dir: str, steps: str) -> None:
-    options = {"max_steps": int(steps), "save_strategy": "steps", "save_steps": 1, "save_total_limit": 2}
+def main(
+    model_folder: str, texts: str, output_dir: str, steps: str, save_steps: str = "1", workers: str = "0"
+) -> None:
+    options = {"max_steps": int(steps), "dataloader_num_workers": int(workers)}
+    options |= {"save_strategy": "steps", "save_steps": int(save_steps), "save_total_limit": 2}
     lines = Path(texts).read_text(encoding="utf-8").splitlines()
     trainer = make_trainer(model_folder, lines, output_dir, learning_rate=1e-3, **options)
     trainer.train(resume_from_checkpoint=last_whole_checkpoint(output_dir))

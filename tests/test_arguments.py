@@ -110,6 +110,7 @@ def test_pooling_of_sentences_follows_the_paper():
 def test_precision_is_chosen_unless_said(monkeypatch):
     assert choose_precision(True, None, True)[:2] == (True, False)
     assert choose_precision(False, None, True)[:2] == (False, False)
+    assert choose_precision(None, True, True) == (False, False, "a CPU trains in no float16")
     bf16, fp16, reason = choose_precision(None, None, True)
     assert not fp16 and reason.startswith("auto") and isinstance(bf16, bool)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import encode_speed, memory, train_speed
+from benchmarks import encode_speed, memory, soak, train_speed
 from benchmarks.side_by_side import markdown, prepare, ratio, run_alone, spread, take_turns, write_report
 from benchmarks.stand_in import distinct_lines, made_up_sentences, make_model, matmul_limit, peak_memory, step_clock
 from mirror.encoder import Encoder
@@ -188,6 +189,15 @@ def test_an_unknown_variant_is_named(variant):
     for parse, flag in ((train_speed.parse_arguments, "--train_file"), (encode_speed.parse_arguments, "--sts_file")):
         with pytest.raises(InputError, match=f"--variants {variant}: unknown; for example original-way-fp32"):
             parse([flag, "x", "--variants", variant])
+
+
+def test_the_soak_tells_growth_from_noise():
+    flat = [soak.Counts(float(n), 500 + n % 3, 20 + n % 2, 9, 0, 1) for n in range(40)]
+    assert soak.what_grew(flat) == []
+    assert soak.what_grew([replace(counts, open_files=20 + n) for n, counts in enumerate(flat)]) == ["open_files"]
+    assert soak.what_grew([replace(counts, resident_mb=500 + n) for n, counts in enumerate(flat)]) == ["resident_mb"]
+    filling = [replace(counts, resident_mb=min(500 + 10 * n, 600)) for n, counts in enumerate(flat)]
+    assert soak.what_grew(filling) == [] and "40 rounds in 1 minutes" in soak.summary(filling)
 
 
 @pytest.mark.slow

@@ -9,10 +9,10 @@ import os
 import tempfile
 from pathlib import Path
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import disable_progress_bars
 
 from mirror.data import DataSettings, check_text_file, load_corpus
 from mirror.errors import InputError
@@ -45,12 +45,13 @@ BYTES = st.one_of(st.binary(max_size=200), TEXT.flatmap(lambda text: st.sampled_
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet_datasets():
-    disable_progress_bars()
+    datasets.disable_progress_bars()
 
 
 def read(ending: str, content: bytes, **options) -> list[str]:
-    """The texts of a file; its own folder, so that no cache knows it."""
-    with tempfile.TemporaryDirectory() as folder:
+    """The texts of a file; with a folder and a cache of its own, which are gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(datasets.config, "HF_DATASETS_CACHE", Path(folder) / "cache")
         path = Path(folder) / f"a.{ending}"
         path.write_bytes(content)
         return list(load_corpus(DataSettings(train_file=(str(path),), **options)).rows["text"])

@@ -6,18 +6,25 @@ import os
 import resource
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from transformers import TrainerCallback
 
 from mirror.errors import InputError
-from mirror.interruption import SEAL, TERMINATED, is_whole, last_whole_checkpoint
+from mirror.interruption import SEAL, TERMINATED, is_whole, last_whole_checkpoint, outlast_sigterm
 from mirror.runs import check_output_dir, find_checkpoint
 from mirror.training_arguments import MirrorTrainingArguments
 from tests.training import make_trainer
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class At(TrainerCallback):
@@ -112,6 +119,34 @@ def test_sigterm_saves_the_step_in_work_and_the_resumed_run_is_the_uninterrupted
     assert max((value - before[name]).abs().max() for name, value in weights(whole).items()) > 1e-3
     for name, value in weights(whole).items():
         assert torch.equal(weights(resumed)[name], value), name
+
+
+def test_a_worker_outlasts_one_sigterm():
+    before, started = signal.getsignal(signal.SIGTERM), []
+    try:
+        outlast_sigterm(started.append, 3)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert started == [3] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.slow
+def test_sigterm_to_all_processes_of_a_job_saves_too(bert_folder, sentences, tmp_path):
+    """As Slurm and `timeout` send it: workers of the data loader get it as well."""
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    command = [sys.executable, "-m", "tests.interrupted_run", bert_folder, str(tmp_path / "texts.txt")]
+    run = subprocess.Popen([*command, str(tmp_path / "out"), "100000", "5", "2"], cwd=ROOT, start_new_session=True)
+    while last_whole_checkpoint(tmp_path / "out") is None:
+        assert run.poll() is None
+        time.sleep(0.05)
+    workers = psutil.Process(run.pid).children()
+    assert len(workers) == 2
+    saved = last_whole_checkpoint(tmp_path / "out")
+    os.killpg(run.pid, signal.SIGTERM)
+    assert run.wait(600) == TERMINATED
+    assert last_whole_checkpoint(tmp_path / "out") != saved
+    assert not psutil.wait_procs(workers, timeout=10)[1]
 
 
 def test_a_full_disk_leaves_the_last_checkpoint_and_one_line(bert_folder, sentences, tmp_path):

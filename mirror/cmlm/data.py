@@ -16,6 +16,7 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from mirror.arrow_cache import map_rows
 from mirror.cmlm.model import IGNORED
 from mirror.cmlm.segments import RowMaker, documents_to_pairs
 from mirror.errors import InputError
@@ -181,7 +182,8 @@ def segment_dataset(
         room: tokens of a segment, special ones excluded.
     """
     options = {} if isinstance(documents, IterableDataset) else {"num_proc": num_proc, "desc": "Pairs of segments"}
-    return documents.map(
+    return map_rows(
+        documents,
         documents_to_pairs,
         batched=True,
         remove_columns=documents.column_names or ["text"],

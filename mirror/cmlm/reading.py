@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from datasets import ClassLabel, Dataset, IterableDataset, Value, load_dataset
+from datasets import ClassLabel, Dataset, IterableDataset, Value
 
+from mirror.arrow_cache import load_dataset
 from mirror.cmlm.model import NLI_LABELS
 from mirror.data import DataSettings, check_text_file, clean, expand_paths, load_corpus, open_file
 from mirror.errors import InputError

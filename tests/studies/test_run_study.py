@@ -58,13 +58,17 @@ folder.mkdir(exist_ok=True)
 @pytest.fixture
 def workplace(sentences, tmp_path, monkeypatch) -> Path:
     """A data folder with one task, a corpus, and the study `small`."""
-    words = sorted({word for sentence in sentences for word in sentence.split()})
-    rows = [(words[n % 90], words[(n * 7 + 3) % 90], round(4 * ((n * 13) % 65) / 64, 3)) for n in range(65)]
-    write_tsv(tmp_path / "data/wordsim/rg65.tsv", ("word1", "word2", "score"), rows)
-    (tmp_path / "data/mirror_corpus").mkdir()
-    (tmp_path / "data/mirror_corpus/texts.txt").write_text("\n".join([*sentences, sentences[0], ""]))
+    write_inputs(tmp_path, sentences)
     monkeypatch.setitem(STUDIES, "small", STUDY)
     return tmp_path
+
+
+def write_inputs(folder: Path, sentences: list[str]) -> None:
+    words = sorted({word for sentence in sentences for word in sentence.split()})
+    rows = [(words[n % 90], words[(n * 7 + 3) % 90], round(4 * ((n * 13) % 65) / 64, 3)) for n in range(65)]
+    write_tsv(folder / "data/wordsim/rg65.tsv", ("word1", "word2", "score"), rows)
+    (folder / "data/mirror_corpus").mkdir()
+    (folder / "data/mirror_corpus/texts.txt").write_text("\n".join([*sentences, sentences[0], ""]))
 
 
 @pytest.fixture

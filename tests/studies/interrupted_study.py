@@ -1,0 +1,33 @@
+"""A study of stand-in scripts that take their time, for the test that kills it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import run_study
+from mirror.errors import run_main
+from mirror.studies import execution
+from mirror.studies.catalogue import STUDIES
+from tests.studies.test_run_study import FAKE_EVAL, FAKE_MIRROR, STUDY, write_inputs
+
+
+SLOWLY = "import time\ntime.sleep(0.2)\n"
+
+
+def make_workplace(folder: Path, sentences: list[str]) -> None:
+    write_inputs(folder, sentences)
+    (folder / "run_mirror.py").write_text(SLOWLY + FAKE_MIRROR + SLOWLY)
+    (folder / "run_eval.py").write_text(SLOWLY + FAKE_EVAL + SLOWLY)
+
+
+def main(folder: str, model: str, output_dir: str) -> None:
+    STUDIES["small"] = STUDY
+    execution.ROOT = Path(folder)
+    flags = ["--model_name_or_path", model, "--data_dir", f"{folder}/data", "--output_dir", output_dir]
+    sys.argv = ["run_study.py", "small", *flags, "--seeds", *map(str, range(1, 8))]
+    run_main(run_study.main)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

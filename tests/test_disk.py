@@ -1,0 +1,91 @@
+"""A disk that is full, and one that has room again. Only root can make a disk of a few kilobytes."""
+
+from __future__ import annotations
+
+import errno
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+import run_encode
+import run_mirror
+from mirror.encoder import Encoder
+from mirror.errors import run_main
+from mirror.shards import ShardFolder
+
+
+class SmallDisk:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir()
+
+    def mount(self, kilobytes: int, *options: str) -> bool:
+        options = ",".join([f"size={kilobytes}k", *options])
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.folder], capture_output=True)
+        return done.returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "disk")
+    if not disk.mount(200):
+        pytest.skip("needs the right to mount a file system")
+    yield disk
+    subprocess.run(["umount", "-l", disk.folder], check=True)
+
+
+def one_line(main, monkeypatch, capsys, *argv) -> str:
+    monkeypatch.setattr(sys, "argv", ["script", *map(str, argv)])
+    with pytest.raises(SystemExit) as stopped:
+        run_main(main)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert stopped.value.code == 2
+    return line
+
+
+def test_encoding_to_a_full_disk_is_one_line_and_goes_on_when_there_is_room(
+    disk, bert_folder, sentences, tmp_path, monkeypatch, capsys
+):
+    rows = [f"{sentence} {number}" for number in range(10) for sentence in sentences]  # 128 bytes a vector
+    (tmp_path / "texts.txt").write_text("\n".join(rows))
+    out = disk.folder / "out"
+    command = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--input_file", tmp_path / "texts.txt"]
+    command += ["--output_dir", out, "--shard_rows", 400]
+    line = one_line(run_encode.main, monkeypatch, capsys, *command)
+    assert "No space left on device" in line and "make room, then run the same command again" in line
+    whole = sorted(out.glob("shard-*"))
+    assert 0 < len(whole) < 6
+
+    assert disk.mount(2000, "remount")
+    monkeypatch.setattr(sys, "argv", ["run_encode.py", *map(str, command)])
+    run_encode.main()
+    table = pyarrow.dataset.dataset(out, format="parquet").to_table()
+    assert table["row"].to_pylist() == list(range(len(rows)))
+
+
+def test_a_full_disk_while_encoding_without_a_disk(bert_folder, sentences, tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    monkeypatch.setattr(ShardFolder, "write", full)
+    command = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--input_file", tmp_path / "texts.txt"]
+    line = one_line(run_encode.main, monkeypatch, capsys, *command, "--output_dir", tmp_path / "out")
+    assert "make room, then run the same command again" in line
+
+
+def test_a_full_disk_for_the_log_costs_the_log(disk, bert_folder, sentences, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("tensorboard")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    (disk.folder / "filler").write_bytes(b"0" * 180_000)
+    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(disk.folder))
+    command = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_seq_length", 24]
+    command += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--num_train_epochs", 60]
+    command += ["--report_to", "tensorboard", "--logging_steps", 1, "--save_strategy", "epoch", "--bf16", "false"]
+    line = one_line(run_mirror.main, monkeypatch, capsys, *command)
+    assert "No space left on device" in line
+    assert Encoder
