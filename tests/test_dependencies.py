@@ -14,7 +14,8 @@ FILES = sorted(path.name for path in ROOT.glob("requirements*.txt"))
 
 def pinned(name: str) -> dict[str, str]:
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-    return dict(re.match(r"([\w-]+)==(\S+)", line).groups() for line in lines if line and not line.startswith("#"))
+    packages = [line for line in lines if line and not line.startswith(("#", "-r "))]
+    return dict(re.match(r"([\w-]+)==(\S+)", line).groups() for line in packages)
 
 
 @pytest.fixture(scope="module")

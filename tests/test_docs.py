@@ -20,7 +20,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-import tomllib
 from transformers import HfArgumentParser
 
 from mirror.errors import InputError
@@ -40,6 +39,11 @@ from tests.documents import (
     text_of,
 )
 
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10, where pytest brings the same under its older name
+    import tomli as tomllib
 
 # Not this project's to check: they install, log in, schedule, or cut columns.
 NOT_OURS = {"pip", "hf", "pre-commit", "ruff", "iconv", "touch", "rm", "cut", "head", "scontrol"}
