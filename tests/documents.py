@@ -108,7 +108,7 @@ def commands(block: Block, folder: Path) -> list[Command]:
     A variable that the block does not set is its own name ("$DATA" gives "DATA"), or 2 if Slurm sets it. A file that is
     read by `<` is there, and has one line.
     """
-    text = block.text.replace(".venv/bin/", "")
+    text = re.sub(r"\.venv(-min)?/bin/", "", block.text)
     for name in re.findall(r"(?<!<)<\s+([\w./-]+)", text):
         (folder / name).write_text("a query\n")
     names = set(re.findall(r"\$\{?([A-Z_]+)", text)) - set(re.findall(r"(?:^|\s)([A-Z_]+)=", text))

@@ -105,7 +105,9 @@ def test_mteb_gives_the_same_vectors(checkpoint):
     assert cosines[0, 0] == pytest.approx(1, abs=1e-5) and cosines[0, 1] < 0.999
 
 
-OLD = ("sentence-transformers==2.7.0", "transformers==4.41.2")
+# The oldest that loads here: 2.2 asks huggingface_hub for a function that is gone. Dense layers it reads from a pickle only, and no
+# pickle is written.
+OLD = ("sentence-transformers==2.3.0", "transformers==4.41.2")
 ENCODE = """
 import sys
 import numpy as np
@@ -137,9 +139,8 @@ def old_python(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_an_old_sentence_transformers_gives_the_same_vectors(old_python, bert_folder, tokenizer, tmp_path):
     folders = {}
-    for pooling in ("cls", "mean", "max", "pooler"):
-        torch.manual_seed(3)
-        model = AutoModel.from_pretrained(bert_folder)
+    for pooling in ("cls", "mean", "max"):
+        model = AutoModel.from_pretrained(bert_folder, add_pooling_layer=False)
         save_encoder(tmp_path / pooling, model, tokenizer, pooling, max_seq_length=12)
         folders[pooling] = Encoder(model.eval(), tokenizer, pooling, 12)
     command = [old_python, "-W", "ignore", "-c", ENCODE, "|".join(TEXTS), *(tmp_path / name for name in folders)]
