@@ -46,7 +46,9 @@ except ModuleNotFoundError:  # Python 3.10, where pytest brings the same under i
     import tomli as tomllib
 
 # Not this project's to check: they install, log in, schedule, or cut columns.
-NOT_OURS = {"pip", "uv", "hf", "pre-commit", "ruff", "iconv", "touch", "rm", "cut", "head", "scontrol"}
+NOT_OURS = {"pip", "pip-audit", "pip-licenses", "uv", "hf", "pre-commit", "ruff"} | {
+    *("iconv", "touch", "rm", "cut", "head", "scontrol")
+}
 SOMETHING_MISSING = re.compile(r"is missing|are required|give either")
 
 
