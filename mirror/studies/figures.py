@@ -57,15 +57,13 @@ def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
 
 
 def bars(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:
-    """One horizontal bar a row, with its number, for many rows differ by less than can be seen."""
+    """One horizontal bar a row; its number stands at the right, for many rows differ by less than can be seen."""
     places = {row: number for number, row in enumerate(rows)}
-    errors = [score.std or 0 for score in ours.values()]
     means = [score.mean for score in ours.values()]
-    drawn = axes.barh(
-        [places[row] for row in ours], means, 0.6, xerr=errors, color=plots.COLOURS[0], capsize=2, label="ours"
-    )
-    axes.bar_label(drawn, [f"{mean:.3f}" for mean in means], padding=3, fontsize=7)
-    axes.margins(x=0.2)
+    axes.barh([places[row] for row in ours], means, 0.6, xerr=_errors(ours), color=plots.COLOURS[0], capsize=2,
+              label="ours")  # fmt: skip
+    for row, mean in zip(ours, means, strict=True):
+        axes.text(1.02, places[row], f"{mean:.3f}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     if theirs:
         axes.scatter(theirs.values(), [places[row] for row in theirs], marker="D", s=22, color=plots.COLOURS[1],
                      zorder=3, label="published")  # fmt: skip
@@ -76,9 +74,10 @@ def bars(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, fl
 def curve(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:
     """The rows, which are numbers, along the axis."""
     places = [float(row) for row in ours]
-    errors = [score.std or 0 for score in ours.values()]
     means = [score.mean for score in ours.values()]
-    axes.errorbar(places, means, errors, color=plots.COLOURS[0], marker="o", markersize=4, capsize=2, label="ours")
+    axes.errorbar(
+        places, means, _errors(ours), color=plots.COLOURS[0], marker="o", markersize=4, capsize=2, label="ours"
+    )
     if theirs:
         axes.plot([float(row) for row in theirs], list(theirs.values()), "--D", color=plots.COLOURS[1], markersize=4,
                   label="published")  # fmt: skip
@@ -102,6 +101,11 @@ def agreement_scatter(path: Path, records: Sequence[dict], title: str) -> None:
         axes.set(title=row, xlabel="alignment + uniformity of held-out texts", ylabel="STS-B dev")
         axes.legend(frameon=False, fontsize=8)
     plots.save(figure, path, title)
+
+
+def _errors(ours: Mapping) -> list[float]:
+    """Half lengths of the error bars; not a number, so no bar, for a single value."""
+    return [float("nan") if score.std is None else score.std for score in ours.values()]
 
 
 def _first_seed(study: Study, records: Sequence[dict], task: str) -> dict[str, dict]:

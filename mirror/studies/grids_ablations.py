@@ -31,7 +31,7 @@ def _sts(row: str, tasks: tuple[str, ...] = STS_PAPER, **flags) -> Cell:
 
 
 FIGURE5 = Study(
-    "Figure 5: size of the corpus",
+    "Figure 5: size of the corpus, sentences",
     tuple(
         Cell(str(size), STS_PAPER, (MANY_SENTENCES,), flags={"max_train_samples": size})
         for size in (1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
@@ -162,11 +162,11 @@ TABLE10 = Study(
 )
 
 FIGURE8 = Study(
-    "Figure 8: how frequent the training words are",
+    "Figure 8: frequency rank of the training words",
     tuple(Cell(f"{bucket}0000", SIMLEX, (f"en_words_bucket_{bucket}0k.txt",), "word") for bucket in BUCKETS),
     main_scores(SIMLEX),
     figure="curve",
-    note="Rows are the bucket in ranks. The paper prints a picture and no numbers.",
+    note="Rows are the rank at which a bucket of 10,000 words ends. The paper prints a picture and no numbers.",
 )
 
 
@@ -232,5 +232,5 @@ SELECTION = Study(
         Column("dev, last", "selection", "dev_of_last"),
     ),
     figure="agreement",
-    note="Spearman over ten checkpoints of five epochs between minus (alignment + uniformity) and STS-B dev.",
+    note="Spearman over some ten checkpoints of five epochs between minus (alignment + uniformity) and STS-B dev.",
 )  # fmt: skip

@@ -39,8 +39,8 @@ def write_report(
 
 def _notes(study: Study, setup: Setup, scores, unfinished: Sequence[str], lines: Sequence[str]) -> str:
     seeds = " ".join(map(str, setup.seeds))
-    spread = "mean ± standard deviation of the sample over " if len(setup.seeds) > 1 else ""
-    notes = [f"{setup.model}; {spread}seeds {seeds}; scores are fractions."]
+    over = f"mean ± standard deviation of the sample over seeds {seeds}" if len(setup.seeds) > 1 else f"seed {seeds}"
+    notes = [f"{setup.model}; {over}; scores are fractions."]
     notes += [f"{part}: {model}" for part, model in setup.language_models.items()]
     if setup.max_train_samples:
         notes.append(f"Reduced: every cell was trained on at most {setup.max_train_samples:,} texts.")
