@@ -71,7 +71,7 @@ def main() -> None:
         sys.stdout.write("".join(f"  {'done' if records[job.name] else '    '} {job.name}\n" for job in jobs))
         return
     if not jobs:
-        raise InputError(f"nothing of {args.study} can be run: {len(left_out)} cells were left out")
+        raise InputError(f"nothing of {args.study} can be run: {'; '.join(left_out)}")
 
     # ---- Runs, table, figure ---------------------------------------------------------------------------------------
     output_dir = make_folder(str(setup.output_dir))

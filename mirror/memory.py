@@ -15,8 +15,8 @@ ADAMW_BYTES = 16  # of a weight: itself, its gradient and two moments, each in f
 def estimate_step_bytes(model: PreTrainedModel, views: int, tokens: int, compared: int, dtype: torch.dtype) -> int:
     """Bytes of weights, gradients, AdamW's moments, what the forward pass keeps for the backward one, and the cosines.
 
-    What a forward pass keeps is read off one and two texts and grows in proportion, so that it holds for any architecture,
-    precision and noise. Left out is what lives outside: Python, the libraries, the backward pass's own scratch space.
+    What a forward pass keeps is read off two and four rows, even because views may share their noise by pairs, and grows in
+    proportion, so that it holds for any architecture, precision and noise. Left out is what lives outside: Python, the libraries, the backward pass's own scratch space.
 
     Args:
         views: rows in memory at once: 2B, or twice the mini-batch.
@@ -24,10 +24,10 @@ def estimate_step_bytes(model: PreTrainedModel, views: int, tokens: int, compare
         compared: rows on each side of the matrix of cosines: 2B times the processes whose rows are gathered.
         dtype: of the autocast; float32 means none.
     """
-    one, two = (kept_bytes(model, rows, tokens, dtype) for rows in (1, 2))
+    two, four = (kept_bytes(model, rows, tokens, dtype) for rows in (2, 4))
     parameters = sum(parameter.numel() for parameter in model.parameters())
     cosines = 3 * 4 * compared**2  # the matrix, its softmax and its gradient
-    return ADAMW_BYTES * parameters + (2 * one - two) + views * (two - one) + cosines
+    return ADAMW_BYTES * parameters + (2 * two - four) + views * (four - two) // 2 + cosines
 
 
 def kept_bytes(model: PreTrainedModel, rows: int, tokens: int, dtype: torch.dtype) -> int:

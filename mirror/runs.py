@@ -177,7 +177,8 @@ def hardware() -> str:
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor()
-    return f"{torch.get_num_threads()} threads of {name}"
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' * (threads > 1)} of {name}"
 
 
 def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, step: str | None = None) -> dict:

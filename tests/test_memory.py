@@ -27,6 +27,15 @@ def test_the_estimate_is_what_a_batch_keeps(model, dtype):
     assert estimate == pytest.approx(ADAMW_BYTES * parameters + kept + 12 * views**2, rel=0.01)
 
 
+def test_views_that_share_their_noise_are_rows_in_pairs(bert_folder):
+    model, _ = load_backbone(bert_folder, "mean")
+    prepare_model(model, "mean", dropout_rate=0.1, controlled_dropout=True)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    estimate = estimate_step_bytes(model, 24, 10, compared=24, dtype=torch.float32)
+    kept = kept_bytes(model, 24, 10, torch.float32)
+    assert estimate == pytest.approx(ADAMW_BYTES * parameters + kept + 12 * 24**2, rel=0.01)
+
+
 def test_low_precision_keeps_less_and_longer_texts_keep_more(model):
     assert kept_bytes(model, 2, 10, torch.bfloat16) < kept_bytes(model, 2, 10, torch.float32)
     assert kept_bytes(model, 2, 20, torch.float32) > 2 * kept_bytes(model, 2, 10, torch.float32)

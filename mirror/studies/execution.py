@@ -26,6 +26,7 @@ from mirror.studies.plan import Flags, Job, as_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = "cell.json"
+PACKAGES = ("python", "torch", "transformers", "sentence-transformers")  # whose versions stand under a table
 ASSUMED_TEXTS_PER_SECOND = 200  # until a cell of the study has said better
 ASSUMED_SECONDS_TO_SCORE = 60
 
@@ -112,6 +113,7 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
         "texts": job.texts,
         "seconds_training": round(trained - start, 1),
         "seconds_scoring": round(time.perf_counter() - trained, 1),
+        "run_on": _run_on(model) if job.train else None,
         "identity": job.identity,
         "tasks": tasks,
     }
@@ -150,6 +152,12 @@ def _command(script: str, flags: Flags, log, environment: dict[str, str]) -> Non
     done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
     if done.returncode:
         raise CellError(f"{script} exited with {done.returncode}: {_last_line(Path(log.name))}")
+
+
+def _run_on(model: Path) -> str:
+    """Hardware and versions, as run_mirror.py noted them."""
+    facts = json.loads((model / "train_results.json").read_text(encoding="utf-8"))
+    return ", ".join([facts["hardware"], *(f"{package} {facts['versions'][package]}" for package in PACKAGES)])
 
 
 def _last_line(path: Path) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from mirror.evaluation import plots
 from mirror.studies.cells import Study
-from mirror.studies.table import AVERAGE, Scores, published_scores, shown_columns
+from mirror.studies.table import AVERAGE, Scores, head, published_scores, shown_columns
 
 
 PANELS_A_LINE = 4
@@ -42,7 +42,12 @@ def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
     for axes, label in zip(grid.flat, labels, strict=False):
         ours = {row: of_row[label] for row, of_row in scores.items() if label in of_row}
         printed = {row: of_row[label] for row, of_row in theirs.items() if label in of_row}
-        (curve if study.figure == "curve" else bars)(axes, study.rows, ours, printed, label)
+        if study.figure == "curve":
+            curve(axes, study.rows, ours, printed)
+            axes.set(xlabel=study.title.split(": ")[1], ylabel=head(study, columns, label))
+        else:
+            bars(axes, study.rows, ours, printed)
+            axes.set_xlabel(head(study, columns, label))
     for axes in list(grid.flat)[len(labels) :]:
         axes.remove()
     if any(theirs.values()):
@@ -51,33 +56,36 @@ def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
     plots.save(figure, path, study.title)
 
 
-def bars(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float], label: str) -> None:
-    """One horizontal bar a row."""
+def bars(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:
+    """One horizontal bar a row; its number stands at the right, for many rows differ by less than can be seen."""
     places = {row: number for number, row in enumerate(rows)}
-    errors = [score.std or 0 for score in ours.values()]
     means = [score.mean for score in ours.values()]
-    axes.barh([places[row] for row in ours], means, 0.6, xerr=errors, color=plots.COLOURS[0], capsize=2, label="ours")
+    axes.barh([places[row] for row in ours], means, 0.6, xerr=_errors(ours), color=plots.COLOURS[0], capsize=2,
+              label="ours")  # fmt: skip
+    for row, mean in zip(ours, means, strict=True):
+        axes.text(1.02, places[row], f"{mean:.3f}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
     if theirs:
         axes.scatter(theirs.values(), [places[row] for row in theirs], marker="D", s=22, color=plots.COLOURS[1],
                      zorder=3, label="published")  # fmt: skip
     axes.set_yticks(range(len(rows)), rows)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel(label)
 
 
-def curve(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float], label: str) -> None:
+def curve(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:
     """The rows, which are numbers, along the axis."""
     places = [float(row) for row in ours]
-    errors = [score.std or 0 for score in ours.values()]
     means = [score.mean for score in ours.values()]
-    axes.errorbar(places, means, errors, color=plots.COLOURS[0], marker="o", markersize=4, capsize=2, label="ours")
+    axes.errorbar(
+        places, means, _errors(ours), color=plots.COLOURS[0], marker="o", markersize=4, capsize=2, label="ours"
+    )
     if theirs:
         axes.plot([float(row) for row in theirs], list(theirs.values()), "--D", color=plots.COLOURS[1], markersize=4,
                   label="published")  # fmt: skip
     numbers = [float(row) for row in rows]
     if max(numbers) >= 16 * min(numbers):
         axes.set_xscale("log")
-    axes.set_ylabel(label)
+    axes.set_xticks(numbers, [f"{number:,g}" for number in numbers])
+    axes.minorticks_off()
 
 
 def agreement_scatter(path: Path, records: Sequence[dict], title: str) -> None:
@@ -93,6 +101,11 @@ def agreement_scatter(path: Path, records: Sequence[dict], title: str) -> None:
         axes.set(title=row, xlabel="alignment + uniformity of held-out texts", ylabel="STS-B dev")
         axes.legend(frameon=False, fontsize=8)
     plots.save(figure, path, title)
+
+
+def _errors(ours: Mapping) -> list[float]:
+    """Half lengths of the error bars; not a number, so no bar, for a single value."""
+    return [float("nan") if score.std is None else score.std for score in ours.values()]
 
 
 def _first_seed(study: Study, records: Sequence[dict], task: str) -> dict[str, dict]:

@@ -81,24 +81,25 @@ class Job:
 
 
 def make_jobs(study: Study, setup: Setup) -> tuple[list[Job], list[str]]:
-    """The jobs of a study, seeds innermost, and a line for each cell that is left out.
+    """The jobs of a study, seeds innermost, and a line for each reason why cells are left out, or parts of them.
 
     Raises:
         InputError: data or a corpus is missing and not to be skipped, a model that cannot be read, or a flag after
             `--` that the study itself varies or the runner sets.
     """
     check_extra(study, setup.extra)
-    jobs, left_out = [], []
+    jobs: list[Job] = []
+    left_out: dict[str, list[str]] = {}  # reason -> cells
     for cell in study.cells:
         ready, reason = _available(cell, setup)
         if lacking := [task for task in cell.tasks if task not in ready.tasks]:
             reason = reason or f"no data for {' '.join(lacking)}"
         if reason:
-            left_out.append(f"left out of {cell_name(cell)}: {reason}")
+            left_out.setdefault(reason, []).append(cell_name(cell))
         if ready.tasks:
             seeds = setup.seeds if ready.corpora else (None,)
             jobs += [_job(ready, seed, setup) for seed in seeds]
-    return jobs, left_out
+    return jobs, [f"left out of {', '.join(names)}: {reason}" for reason, names in left_out.items()]
 
 
 def check_extra(study: Study, extra: Flags) -> None:

@@ -28,17 +28,19 @@ def write_report(
     beside, scores = family(setup.model), collect(study, done)
     table = format_table(study, scores, beside)
     unfinished = [name for name, record in records.items() if record is None]
-    page = f"# {study.title}\n\n    {command}\n\n{table}\n{_notes(study, setup, scores, unfinished, left_out)}"
+    run_on = dict.fromkeys(record["run_on"] for record in done if record.get("run_on"))
+    notes = _notes(study, setup, scores, unfinished, [*run_on, *left_out])
+    page = f"# {study.title}\n\n    {command}\n\n{table}\n{notes}"
     write_whole(setup.output_dir / "table.md", page)
     write_whole(setup.output_dir / "results.csv", format_csv(study, done))
     draw(study, scores, done, beside, setup.output_dir / "figure.png")
     return table
 
 
-def _notes(study: Study, setup: Setup, scores, unfinished: Sequence[str], left_out: Sequence[str]) -> str:
+def _notes(study: Study, setup: Setup, scores, unfinished: Sequence[str], lines: Sequence[str]) -> str:
     seeds = " ".join(map(str, setup.seeds))
-    spread = "mean ± standard deviation of the sample over " if len(setup.seeds) > 1 else ""
-    notes = [f"{setup.model}; {spread}seeds {seeds}; scores are fractions."]
+    over = f"mean ± standard deviation of the sample over seeds {seeds}" if len(setup.seeds) > 1 else f"seed {seeds}"
+    notes = [f"{setup.model}; {over}; scores are fractions."]
     notes += [f"{part}: {model}" for part, model in setup.language_models.items()]
     if setup.max_train_samples:
         notes.append(f"Reduced: every cell was trained on at most {setup.max_train_samples:,} texts.")
@@ -46,5 +48,5 @@ def _notes(study: Study, setup: Setup, scores, unfinished: Sequence[str], left_o
         notes.append(f"Chosen on {study.choose_on}: {best}.")
     notes += [study.note] if study.note else []
     notes += [f"Not done: {', '.join(unfinished)}."] if unfinished else []
-    notes += [line[:1].upper() + line[1:] for line in left_out]
+    notes += [line[:1].upper() + line[1:] for line in lines]
     return "".join(f"- {note}\n" for note in notes)

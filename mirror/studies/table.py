@@ -77,6 +77,12 @@ def shown_columns(study: Study, scores: Scores) -> list[str]:
     return [label for label in labels if any(label in of_row for of_row in scores.values())]
 
 
+def head(study: Study, labels: Sequence[str], label: str) -> str:
+    """What stands over a column: an average over fewer columns than the paper's says so."""
+    parts = [shown for shown in labels if shown != AVERAGE]
+    return f"{label} of {len(parts)}" if label == AVERAGE and len(parts) < len(study.columns) else label
+
+
 def published_scores(study: Study, labels: Sequence[str], row: str, family: str) -> dict[str, float]:
     """What the paper prints for a row; its average over the columns shown where it prints them all.
 
@@ -96,10 +102,7 @@ def published_scores(study: Study, labels: Sequence[str], row: str, family: str)
 def format_table(study: Study, scores: Scores, family: str) -> str:
     """A Markdown table: for each row ours, and beneath it the published numbers and the difference."""
     labels = shown_columns(study, scores)
-    lacking = len(study.columns) - len([label for label in labels if label != AVERAGE])
-    heads = [
-        f"{label} of {len(study.columns) - lacking}" if label == AVERAGE and lacking else label for label in labels
-    ]
+    heads = [head(study, labels, label) for label in labels]
     lines = ["| | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
     for row in study.rows:
         ours = scores[row]

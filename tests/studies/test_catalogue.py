@@ -55,3 +55,21 @@ def test_the_docs_have_a_line_for_each():
 def test_an_unknown_study_gets_the_nearest():
     with pytest.raises(InputError, match="unknown study 'tabel3'; did you mean 'table3'"):
         find_study("tabel3")
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "printed"),
+    [
+        ("table1", "mbert", ".073 .123 .264"),
+        ("table5", "mbert", ".043 .101 .297"),
+        ("table6", "bert", ".071 .079 .371"),
+        ("table7", "bert", ".744 .754 .726 .717 .651"),
+        ("table7", "roberta", ".753 .764 .732 .717 .682"),
+    ],
+)
+def test_published_parts_average_to_what_the_paper_prints(name, family, printed):
+    """To the third decimal, for the parts were rounded too."""
+    study = STUDIES[name]
+    rows = [study.published[family][row] for row in study.rows]
+    means = [sum(row[column.label] for column in study.columns) / len(study.columns) for row in rows]
+    assert means == pytest.approx([float(number) for number in printed.split()], abs=0.001)

@@ -29,7 +29,7 @@ STUDY = Study(
 )
 # Stand-ins that note how they were called; the trained "model" holds its seed, which becomes the score.
 FAKE_MIRROR = """
-import pathlib, sys
+import json, pathlib, sys
 args = sys.argv[1:]
 value = lambda flag: args[args.index(flag) + 1]
 here = pathlib.Path(__file__).parent
@@ -40,6 +40,9 @@ if (here / ("fail" + value("--seed"))).exists():
 folder = pathlib.Path(value("--output_dir"))
 folder.mkdir()
 (folder / "seed").write_text(value("--seed"))
+versions = {"python": "3.14", "torch": "9.1", "transformers": "8.2", "sentence-transformers": "7.3"}
+facts = {"hardware": "1 thread of an abacus", "versions": versions}
+(folder / "train_results.json").write_text(json.dumps(facts))
 """
 FAKE_EVAL = """
 import json, pathlib, sys
@@ -104,6 +107,8 @@ def test_each_cell_is_run_once_and_written_up(bert_folder, fakes, monkeypatch, c
         assert flags in first
     page = (fakes / "out/table.md").read_text()
     assert "| after | 0.4400 ± 0.1100 |\n| published (bert) | 0.2500 |\n| difference | +0.1900 |" in page
+    run_on = "\n- 1 thread of an abacus, python 3.14, torch 9.1, transformers 8.2, sentence-transformers 7.3\n"
+    assert page.count(run_on) == 1
     assert "Not done" not in page and capsys.readouterr().out.count("| before | 0.1000 |") == 3
     assert (fakes / "out/figure.png").read_bytes().startswith(b"\x89PNG")
     assert len((fakes / "out/results.csv").read_text().splitlines()) == 5
@@ -191,6 +196,16 @@ def test_a_missing_corpus_is_skipped_with_a_line(bert_folder, fakes, monkeypatch
     page = (fakes / "out/table.md").read_text()
     assert "- Left out of after: no corpus nowhere/texts.txt" in page
     assert "| before | 0.1000 |" in page
+
+
+def test_what_lacks_the_same_is_one_line(bert_folder, fakes, monkeypatch):
+    cells = (*STUDY.cells, Cell("other", ("stsb_dev", "rg65")), Cell("none", ("stsb_dev",)))
+    monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=cells))
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, "--skip_missing")
+    assert "\n- Left out of other, none: no data for stsb_dev\n" in (fakes / "out/table.md").read_text()
+    monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=cells[3:]))
+    with pytest.raises(InputError, match="nothing of small can be run: left out of none: no data for stsb_dev"):
+        study(monkeypatch, fakes, bert_folder, "--skip_missing")
 
 
 def test_too_small_a_corpus_is_no_corpus(bert_folder, fakes, monkeypatch):
