@@ -15,8 +15,9 @@ ADAMW_BYTES = 16  # of a weight: itself, its gradient and two moments, each in f
 def estimate_step_bytes(model: PreTrainedModel, views: int, tokens: int, compared: int, dtype: torch.dtype) -> int:
     """Bytes of weights, gradients, AdamW's moments, what the forward pass keeps for the backward one, and the cosines.
 
-    What a forward pass keeps is read off two and four rows, even because views may share their noise by pairs, and grows in
-    proportion, so that it holds for any architecture, precision and noise. Left out is what lives outside: Python, the libraries, the backward pass's own scratch space.
+    What a forward pass keeps is read off two and four rows (an even number, because two views may share their noise) and grows
+    in proportion, so that it holds for any architecture, precision and noise. Left out is what lives outside: Python, the
+    libraries, the backward pass's own scratch space.
 
     Args:
         views: rows in memory at once: 2B, or twice the mini-batch.
