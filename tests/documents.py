@@ -106,11 +106,13 @@ def commands(block: Block, folder: Path) -> list[Command]:
     """What `block` would start, were it typed in the empty `folder`, in that order.
 
     A variable that the block does not set is its own name ("$DATA" gives "DATA"), or 2 if Slurm sets it. A file that is
-    read by `<` is there, and has one line.
+    read by `<` is there, and has one line; so is the folder of a file that is written by `>`.
     """
     text = re.sub(r"\.venv(-min)?/bin/", "", block.text)
     for name in re.findall(r"(?<!<)<\s+([\w./-]+)", text):
         (folder / name).write_text("a query\n")
+    for name in re.findall(r">\s*([\w./-]+)/[\w.-]+", text):
+        (folder / name).mkdir(parents=True, exist_ok=True)
     names = set(re.findall(r"\$\{?([A-Z_]+)", text)) - set(re.findall(r"(?:^|\s)([A-Z_]+)=", text))
     variables = {name: "2" if name.startswith("SLURM") else name for name in names}
     record = folder / "record"
@@ -150,5 +152,6 @@ def make_commands(command: Command, folder: Path) -> list[Command]:
         text=True,
     )
     assert done.returncode == 0, f"{command}: {done.stderr}"
-    expanded = commands(Block(command.where, 1, "bash", done.stdout.replace("@touch", "touch")), folder)
+    recipe = re.sub(r"(?m)^make: .*\n", "", done.stdout).replace("@touch", "touch")  # "Nothing to be done"
+    expanded = commands(Block(command.where, 1, "bash", recipe), folder)
     return [Command(command.where, item.argv) for item in expanded]

@@ -47,7 +47,7 @@ except ModuleNotFoundError:  # Python 3.10, where pytest brings the same under i
 
 # Not this project's to check: they install, log in, schedule, or cut columns.
 NOT_OURS = {"pip", "pip-audit", "pip-licenses", "uv", "hf", "pre-commit", "ruff"} | {
-    *("iconv", "touch", "rm", "cut", "head", "scontrol")
+    *("iconv", "touch", "mkdir", "rm", "cut", "head", "sed", "awk", "scontrol")
 }
 SOMETHING_MISSING = re.compile(r"is missing|are required|give either")
 
