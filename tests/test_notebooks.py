@@ -1,0 +1,134 @@
+"""The notebooks: what is stored in them is fit to be shown, and each runs to its end on the embedded model."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from IPython.core.inputtransformer2 import TransformerManager
+
+from notebooks.execute import execute
+
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+QUICK = "04_biomedical_names"  # the only one that needs no docstrings
+MAX_BYTES = 300_000
+BADGE = re.compile(r"\(https://colab\.research\.google\.com/github/([\w.-]+/[\w.-]+)/blob/main/notebooks/([\w.]+)\)")
+CLONE = re.compile(r"git clone .*https://github\.com/([\w.-]+/[\w.-]+) mirror-encoders")
+ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<])/\w[\w.-]*/")
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+def code_cells(notebook) -> list:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def printed(notebook) -> str:
+    """Every text of every output; no pictures."""
+    outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
+    texts = [output.get("text", "") + output.get("data", {}).get("text/markdown", "") for output in outputs]
+    return "".join(texts)
+
+
+def test_there_are_five_and_they_share_their_first_cell():
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
+    assert len({code_cells(nbformat.read(path, as_version=4))[0].source for path in NOTEBOOKS}) == 1
+
+
+def test_they_name_one_address():
+    texts = [path.read_text(encoding="utf-8") for path in NOTEBOOKS]
+    addresses = [address for text in texts for address in (BADGE.search(text)[1], CLONE.search(text)[1])]
+    assert len(addresses) == 10 and len(set(addresses)) == 1
+    # No address of the project stands where the badge and the clone would not be changed with it.
+    assert all(text.count(addresses[0]) == 2 for text in texts)
+
+
+@each_notebook
+def test_it_is_valid_and_opens_itself(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert BADGE.search(notebook.cells[0].source)[2] == path.name
+    assert [cell.id for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())] == ["parameters"]
+    # Times and widths of an editor would change with every run.
+    assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags"}
+
+
+@each_notebook
+def test_it_was_run_to_its_end_and_shows_nothing_it_should_not(path):
+    notebook = nbformat.read(path, as_version=4)
+    cells = code_cells(notebook)
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert not [output for cell in cells for output in cell.outputs if output.output_type == "error"]
+    assert path.stat().st_size < MAX_BYTES
+    text = printed(notebook)
+    assert "Traceback" not in text and "error:" not in text
+    assert ABSOLUTE_PATH.findall(text) == []
+    assert "image/png" in json.dumps(cells)
+
+
+def run_first_cell(monkeypatch, folder: Path) -> list[str]:
+    """Run it as IPython would in `folder`, with its shell commands noted instead of run."""
+    commands = []
+
+    class Shell:
+        def system(self, command):
+            commands.append(command)
+            Path("mirror-encoders").mkdir()
+
+        def run_line_magic(self, name, arguments):
+            commands.append(f"{name} {arguments}")
+
+    source = code_cells(nbformat.read(NOTEBOOKS[0], as_version=4))[0].source
+    monkeypatch.chdir(folder)
+    for name in ("PATH", "TQDM_DISABLE"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    exec(TransformerManager().transform_cell(source), {"get_ipython": Shell})
+    return commands
+
+
+def test_the_first_cell_fetches_and_installs_the_project_where_it_is_not(monkeypatch, tmp_path):
+    clone, install = run_first_cell(monkeypatch, tmp_path)
+    assert clone.startswith("git clone") and install == "pip install --quiet ./mirror-encoders"
+    assert Path.cwd() == tmp_path / "mirror-encoders" and sys.path[0] == str(Path.cwd())
+
+
+@pytest.mark.parametrize("folder", [ROOT, ROOT / "notebooks"], ids=["root", "notebooks"])
+def test_the_first_cell_installs_nothing_in_a_checkout(monkeypatch, folder):
+    assert run_first_cell(monkeypatch, folder) == []
+    assert Path.cwd() == ROOT
+    assert shutil.which("python") == str(Path(sys.executable).with_name("python"))
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory) -> Path:
+    """A copy of what the notebooks need, so that nothing is written into this one."""
+    folder = tmp_path_factory.mktemp("checkout")
+    for name in ("mirror", "assets", "data_scripts", "docs", "notebooks"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for script in ROOT.glob("run_*.py"):
+        shutil.copy(script, folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[] if path.stem == QUICK else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS],
+)
+def test_it_runs_to_its_end(path, checkout, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    notebook = nbformat.read(path, as_version=4)
+    (place,) = (place for place, cell in enumerate(notebook.cells) if cell.id == "parameters")
+    notebook.cells.insert(place + 1, nbformat.v4.new_code_cell("MAX_STEPS = 2"))
+    execute(notebook, checkout / "notebooks")
+    # A script that fails fails no cell by itself.
+    assert "error:" not in printed(notebook) and "Traceback" not in printed(notebook)
