@@ -12,8 +12,6 @@ import pyarrow.dataset
 import pytest
 
 import run_encode
-import run_mirror
-from mirror.encoder import Encoder
 from mirror.errors import run_main
 from mirror.shards import ShardFolder
 
@@ -76,16 +74,3 @@ def test_a_full_disk_while_encoding_without_a_disk(bert_folder, sentences, tmp_p
     command = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--input_file", tmp_path / "texts.txt"]
     line = one_line(run_encode.main, monkeypatch, capsys, *command, "--output_dir", tmp_path / "out")
     assert "make room, then run the same command again" in line
-
-
-def test_a_full_disk_for_the_log_costs_the_log(disk, bert_folder, sentences, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("tensorboard")
-    (tmp_path / "texts.txt").write_text("\n".join(sentences))
-    (disk.folder / "filler").write_bytes(b"0" * 180_000)
-    monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(disk.folder))
-    command = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_seq_length", 24]
-    command += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--num_train_epochs", 60]
-    command += ["--report_to", "tensorboard", "--logging_steps", 1, "--save_strategy", "epoch", "--bf16", "false"]
-    line = one_line(run_mirror.main, monkeypatch, capsys, *command)
-    assert "No space left on device" in line
-    assert Encoder
