@@ -18,7 +18,6 @@ from notebooks.execute import execute
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-QUICK = "04_biomedical_names"  # the only one that needs no docstrings
 MAX_BYTES = 300_000
 BADGE = re.compile(r"\(https://colab\.research\.google\.com/github/([\w.-]+/[\w.-]+)/blob/main/notebooks/([\w.]+)\)")
 CLONE = re.compile(r"git clone .*https://github\.com/([\w.-]+/[\w.-]+) mirror-encoders")
@@ -120,10 +119,8 @@ def checkout(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "path",
-    [pytest.param(path, marks=[] if path.stem == QUICK else pytest.mark.slow, id=path.stem) for path in NOTEBOOKS],
-)
+@pytest.mark.slow
+@each_notebook
 def test_it_runs_to_its_end(path, checkout, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     notebook = nbformat.read(path, as_version=4)
