@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
-from mirror.noise import apply_dropout, drophead_scale
+from mirror.noise import apply_dropout, drophead_scale, dropout_mask
 
 
 @dataclass(frozen=True)
@@ -89,31 +89,48 @@ def mirror_attention(
     attend = partial(_attend, dropout=dropout, scaling=scaling, sliding_window=sliding_window, paired=paired)
     if packed is None:
         return attend(query, key, value, attention_mask, scale).transpose(1, 2).contiguous(), None
-    by_text = attend_by_length if query.device.type == "cpu" else attend_padded
-    tokens = by_text(*(x[0].transpose(0, 1) for x in (query, key, value)), scale, packed, attend)  # (tokens, H, d)
+    rows = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
+    if query.device.type == "cpu":
+        tokens = attend_by_length(*rows, scale, packed, attend, dropout)  # (tokens, H, d)
+    else:
+        tokens = attend_padded(*rows, scale, packed, attend)
     return F.pad(tokens, (0, 0, 0, 0, 0, query.shape[2] - len(tokens)))[None], None
 
 
 @torch.compiler.disable  # every batch has other groups: a compiler would compile anew for each
-def attend_by_length(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
+def attend_by_length(
+    query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend, dropout: float
+):
     """(S, H, d) each to (tokens, H, d): texts of equal length as one small batch, nothing computed for padding.
 
     In float32 at least: there are some 150 shapes in a batch, hardly one of which came before, and oneDNN, which multiplies
-    bfloat16, makes and keeps a kernel for each. That took more time than the products, and a megabyte a kernel.
+    bfloat16, makes and keeps a kernel for each. That took more time than the products, and a megabyte a kernel. Few passes over
+    memory: one to float32 and the order that the products want, and one back.
     """
+    heads, dtype = query.shape[1], query.dtype
     sizes = [texts * length for texts, length in packed.groups]
-    sizes.append(len(query) - sum(sizes))  # the row's filler
-    wide = torch.promote_types(query.dtype, torch.float32)
+    noises = [None] * len(sizes)
+    if dropout:  # one draw for all groups
+        weights = [heads * size * length for size, (_, length) in zip(sizes, packed.groups, strict=True)]
+        noises = dropout_mask(query.new_empty(sum(weights), dtype=torch.float32), dropout).split(weights)
+    to_wide = partial(_convert, dtype=torch.promote_types(dtype, torch.float32))
     # Split at once: the gradient of a slice is a whole row of zeros, to be added up for every group.
-    parts = zip(packed.groups, *(x.to(wide).split(sizes) for x in (query, key, value)), strict=False)
+    sizes.append(len(query) - sum(sizes))  # the row's filler
+    parts = zip(packed.groups, noises, *(x.split(sizes) for x in (query, key, value)), strict=False)
     outputs, row = [], 0
     with torch.autocast("cpu", enabled=False):
-        for (texts, length), *tokens in parts:
+        for (texts, length), noise, *tokens in parts:
             group_scale = None if scale is None else scale[row : row + texts]
-            output = attend(*(x.unflatten(0, (texts, length)).transpose(1, 2) for x in tokens), None, group_scale)
-            outputs.append(output.transpose(1, 2).flatten(0, 1))  # from (texts, H, length, d)
+            matrices = (to_wide(x.unflatten(0, (texts, length)).transpose(1, 2)) for x in tokens)  # (texts, H, T, d)
+            output = attend(*matrices, None, group_scale, noise=noise)
+            outputs.append(_convert(output.transpose(1, 2), dtype).flatten(0, 1))
             row += texts
-    return torch.cat(outputs).to(query.dtype)
+    return torch.cat(outputs)
+
+
+def _convert(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Another type and the order of memory that the shape suggests, in one pass."""
+    return x.to(dtype, memory_format=torch.contiguous_format)
 
 
 def attend_padded(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
@@ -132,23 +149,26 @@ def _attend(
     value: Tensor,
     mask: Tensor | None,
     scale: Tensor | None,
+    noise: Tensor | None = None,
     *,
     dropout: float,
     scaling: float | None,
     sliding_window: int | None,
     paired: bool,
 ) -> Tensor:
-    """(B, H, T, d) each to (B, H, T, d)."""
+    """(B, H, T, d) each to (B, H, T, d). `noise`: a dropout mask for the B * H * T * T weights, if it is drawn already."""
     length = query.shape[2]
     if sliding_window and length > sliding_window:
         position = torch.arange(length, device=query.device)
         near = (position[:, None] - position).abs() < sliding_window  # (T, T)
         mask = near if mask is None else mask & near
     if dropout and (paired or query.device.type == "cpu"):  # SDPA draws its own dropout, and slowly on a CPU
-        scores = query * (scaling or query.shape[-1] ** -0.5) @ key.transpose(2, 3)  # (B, H, T, T)
+        scores = (query @ key.transpose(2, 3)).mul_(scaling or query.shape[-1] ** -0.5)  # (B, H, T, T)
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        output = apply_dropout(scores.softmax(dim=-1).to(value.dtype), dropout, paired) @ value
+        weights = scores.softmax(dim=-1).to(value.dtype)
+        weights = apply_dropout(weights, dropout, paired) if noise is None else weights * noise.view_as(weights)
+        output = weights @ value
     else:
         output = F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
     return output if scale is None else output * scale[:, :, None, None].to(output.dtype)

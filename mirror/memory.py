@@ -39,7 +39,7 @@ def kept_bytes(model: PreTrainedModel, rows: int, tokens: int, dtype: torch.dtyp
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        return tensor.detach()  # an output that a node keeps would keep the node: a cycle that is never freed
 
     device, training = model.device, model.training
     ids = probe_ids(model, tokens).to(device).repeat(rows, 1)

@@ -72,20 +72,21 @@ def apply_dropout(x: Tensor, rate: float, paired: bool = False) -> Tensor:
     """
     if paired:
         views = x.unflatten(0, (2, -1))  # (2, B, ...)
-        return (views * _dropout_mask(views[0], rate)).flatten(0, 1)
+        return (views * dropout_mask(views[0], rate)).flatten(0, 1)
     if x.device.type != "cpu":
         return nn.functional.dropout(x, rate)
-    return x * _dropout_mask(x, rate)
+    return x * dropout_mask(x, rate)
 
 
-def _dropout_mask(like: Tensor, rate: float) -> Tensor:
+def dropout_mask(like: Tensor, rate: float) -> Tensor:
     """0 with probability `rate`, else 1 / (1 - rate), in the shape and dtype of `like`."""
     if like.device.type != "cpu":
         return torch.empty_like(like).bernoulli_(1 - rate).div_(1 - rate)
     threshold = round(rate * 2**16)
     words = torch.empty(like.numel() // 4 + 1, dtype=torch.int64).random_(-(2**63), None)  # all 64 bits random
     bits = words.view(torch.int16)[: like.numel()].view(like.shape)  # uniform on [-2**15, 2**15)
-    return (bits >= threshold - 2**15).to(like.dtype).mul_(2**16 / (2**16 - threshold))
+    kept = torch.ge(bits, threshold - 2**15, out=torch.empty_like(like, memory_format=torch.contiguous_format))
+    return kept.mul_(2**16 / (2**16 - threshold))
 
 
 def drophead_scale(rows: int, heads: int, rate: float, device: torch.device, paired: bool = False) -> Tensor:

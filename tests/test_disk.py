@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,11 @@ import pytest
 
 import run_encode
 from mirror.errors import run_main
+from mirror.interruption import last_whole_checkpoint
 from mirror.shards import ShardFolder
+
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class SmallDisk:
@@ -74,3 +79,22 @@ def test_a_full_disk_while_encoding_without_a_disk(bert_folder, sentences, tmp_p
     command = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--input_file", tmp_path / "texts.txt"]
     line = one_line(run_encode.main, monkeypatch, capsys, *command, "--output_dir", tmp_path / "out")
     assert "make room, then run the same command again" in line
+
+
+@pytest.mark.slow
+def test_a_log_on_a_full_disk_ends_the_run_and_keeps_its_checkpoint(disk, bert_folder, sentences, tmp_path):
+    pytest.importorskip("tensorboard", reason="requirements-logging.txt")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    (disk.folder / "of somebody else").write_bytes(bytes(150_000))
+    command = ["run_mirror.py", "--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt"]
+    command += ["--output_dir", tmp_path / "out", "--max_seq_length", "24", "--per_device_train_batch_size", "20"]
+    command += ["--max_steps", "1000", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "3"]
+    command += ["--save_total_limit", "2", "--report_to", "tensorboard"]
+    where = {"TENSORBOARD_LOGGING_DIR": str(disk.folder / "log"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=ROOT, env=os.environ | where, capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr[-3000:]
+    (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
+    assert "No space left on device" in line and "make room, then run the same command again" in line
+    assert last_whole_checkpoint(tmp_path / "out")

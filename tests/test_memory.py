@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -47,3 +50,14 @@ def test_estimating_leaves_the_run_as_it_was(model):
     estimate_step_bytes(model.eval(), 8, 10, compared=8, dtype=torch.float32)
     assert torch.equal(torch.get_rng_state(), state)
     assert not model.training and all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_was_measured_is_let_go(bert_folder, dtype):
+    model, _ = load_backbone(bert_folder, "mean")
+    prepare_model(model, "mean", dropout_rate=0.1)
+    weight = weakref.ref(model.get_input_embeddings().weight)
+    kept_bytes(model, 2, 10, dtype)
+    del model
+    gc.collect()
+    assert weight() is None

@@ -80,6 +80,14 @@ def test_every_value_is_a_tensor_that_trainer_can_move():
     assert {type(value) for value in pack(ROWS, 0, 0).values()} == {torch.Tensor}
 
 
+def as_on_a_gpu(*args):
+    """`attend_padded` in the place of `attend_by_length`, which takes the rate of dropout too."""
+    return attend_padded(*args[:-1])
+
+
+WAYS = [attend_by_length, as_on_a_gpu]
+
+
 # The same as padded
 
 
@@ -87,7 +95,7 @@ def test_every_value_is_a_tensor_that_trainer_can_move():
 @pytest.mark.parametrize("name", INTERFACE)
 def test_packed_equals_padded(name, attention, monkeypatch):
     if attention == "padded":  # what a GPU would run
-        monkeypatch.setattr(mirror.attention, "attend_by_length", attend_padded)
+        monkeypatch.setattr(mirror.attention, "attend_by_length", as_on_a_gpu)
     plain, model = tiny(name).eval(), tiny(name)
     assert prepare_model(model, "mean", "on", dropout_rate=0.0)
     for pooling in POOLINGS:
@@ -132,7 +140,7 @@ def test_both_ways_of_packed_attention_agree(dropout):
     query, key, value = torch.randn(3, batch["input_ids"].shape[1], 4, 8, generator=torch.Generator().manual_seed(0))
     attend = partial(_attend, dropout=0.0, scaling=None, sliding_window=3, paired=False)
     scale = torch.full((len(ROWS), 4), 2.0) if dropout else None
-    by_length, by_padding = (f(query, key, value, scale, layout, attend) for f in (attend_by_length, attend_padded))
+    by_length, by_padding = (f(query, key, value, scale, layout, attend, 0.0) for f in WAYS)
     assert by_length.shape == (sum(map(len, ROWS)), 4, 8)
     torch.testing.assert_close(by_length, by_padding)
 
@@ -148,7 +156,7 @@ def test_dropout_acts_in_a_packed_row():
     assert torch.equal(packed_vectors(model, ROWS, "mean"), packed_vectors(model, ROWS, "mean"))
 
 
-@pytest.mark.parametrize("way", [attend_by_length, attend_padded])
+@pytest.mark.parametrize("way", WAYS)
 def test_attention_dropout_of_a_packed_row_has_the_rate(way, monkeypatch):
     monkeypatch.setattr(mirror.attention, "attend_by_length", way)
     torch.manual_seed(0)
@@ -165,7 +173,7 @@ def test_attention_dropout_of_a_packed_row_has_the_rate(way, monkeypatch):
     torch.testing.assert_close(output[output != 0], torch.full((int((output != 0).sum()),), 1 / 8 / 0.75))
 
 
-@pytest.mark.parametrize("way", [attend_by_length, attend_padded])
+@pytest.mark.parametrize("way", WAYS)
 def test_drophead_of_a_packed_row_drops_heads_of_texts(way, monkeypatch):
     monkeypatch.setattr(mirror.attention, "attend_by_length", way)
     torch.manual_seed(0)
