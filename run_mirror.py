@@ -113,7 +113,7 @@ def main() -> None:
     trainer.save_model(_internal_call=True)
     trainer.save_state()
     if trainer.is_world_process_zero():
-        readers = verify_encoder(training_args.output_dir, trainer.encoder(), sample_texts(corpus.rows))
+        readers = verify_encoder(training_args.output_dir, trainer.encoder(training=False), sample_texts(corpus.rows))
         run = run_facts(training_args, model_args.model_name_or_path, data_args.dataset_name, step)
         write_train_results(training_args.output_dir, metrics, report, settings, readers, run)
         scores = scores_of_run(trainer.state, training_args.load_best_model_at_end, mirror_args.data_dir)

@@ -89,11 +89,11 @@ def mirror_attention(
     attend = partial(_attend, dropout=dropout, scaling=scaling, sliding_window=sliding_window, paired=paired)
     if packed is None:
         return attend(query, key, value, attention_mask, scale).transpose(1, 2).contiguous(), None
-    rows = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
+    flat = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
     if query.device.type == "cpu":
-        tokens = attend_by_length(*rows, scale, packed, attend, dropout)  # (tokens, H, d)
+        tokens = attend_by_length(*flat, scale, packed, attend, dropout)  # (tokens, H, d)
     else:
-        tokens = attend_padded(*rows, scale, packed, attend)
+        tokens = attend_padded(*flat, scale, packed, attend)
     return F.pad(tokens, (0, 0, 0, 0, 0, query.shape[2] - len(tokens)))[None], None
 
 

@@ -184,9 +184,14 @@ class MirrorTrainer(PushesCheckpoints, InterruptibleTrainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
-    def encoder(self) -> Encoder:
-        """The model as it stands, ready to encode; leaves it in eval mode, which the next step undoes."""
-        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+    def encoder(self, training: bool = True) -> Encoder:
+        """The model as it stands, ready to encode; leaves it in eval mode, which the next step undoes.
+
+        Args:
+            training: keep the autocast that further steps need. Without it the vectors are those of the saved weights, as
+                others will read them.
+        """
+        model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False)
         return Encoder(model.eval(), self.processing_class, self.pooling, self.max_seq_length)
 
     def _save(self, output_dir: str | None = None, state_dict=None) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import tempfile
@@ -84,9 +82,10 @@ def json_lines(texts: list[str]) -> None:
 
 
 def quoted_csv(texts: list[str]) -> None:
-    file = io.StringIO()
-    csv.writer(file, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([["text"], *[[text] for text in texts]])
-    rows = or_refused("csv", file.getvalue().encode())
+    quoted = [
+        '"{}"\n'.format(text.replace('"', '""')) for text in ["text", *texts]
+    ]  # csv.writer refuses NUL on Python 3.10
+    rows = or_refused("csv", "".join(quoted).encode())
     if rows is not None:
         expected = list(dict.fromkeys(stripped for text in texts if (stripped := text.strip())))
         assert [row.replace("\r\n", "\n").replace("\r", "\n") for row in rows] == [

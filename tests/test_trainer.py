@@ -213,3 +213,13 @@ def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_
     assert moved > 1e-3
     for name, value in weights(one).items():
         torch.testing.assert_close(two[name], value, rtol=1e-4, atol=moved.item() * 1e-3)
+
+
+def test_the_encoder_of_a_finished_run_is_what_its_checkpoint_gives(bert_folder, sentences, tmp_path):
+    trainer = make_trainer(bert_folder, sentences, tmp_path / "out", bf16=True, max_steps=2)
+    trainer.train()
+    trainer.save_model()
+    saved = Encoder.from_pretrained(str(tmp_path / "out")).encode(sentences[:9])
+    rounded = trainer.encoder().encode(sentences[:9])  # under the autocast of the training
+    assert np.abs(rounded - saved).max() > 1e-4
+    np.testing.assert_array_equal(trainer.encoder(training=False).encode(sentences[:9]), saved)
