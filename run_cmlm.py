@@ -24,7 +24,15 @@ from mirror.cmlm.trainer import CMLMTrainer
 from mirror.collator import MiniBatchCollator
 from mirror.distributed import end_together
 from mirror.errors import run_main
-from mirror.runs import check_output_dir, find_checkpoint, run_facts, settings_of, setup_logging, write_train_results
+from mirror.runs import (
+    check_output_dir,
+    check_reporters,
+    find_checkpoint,
+    run_facts,
+    settings_of,
+    setup_logging,
+    write_train_results,
+)
 
 
 logger = logging.getLogger("run_cmlm")
@@ -35,6 +43,7 @@ def main() -> None:
     model_args, data_args, cmlm_args, training_args = parse_cmlm_arguments(description=__doc__)
     setup_logging(training_args)
     check_output_dir(training_args.output_dir, bool(training_args.resume_from_checkpoint), cmlm_args.force)
+    check_reporters(training_args.report_to)
     checkpoint = find_checkpoint(training_args)
     settings = settings_of(training_args, model_args, data_args, cmlm_args)
     set_seed(training_args.seed)

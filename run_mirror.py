@@ -31,6 +31,7 @@ from mirror.runs import (
     all_scorers,
     check_batch_fits,
     check_output_dir,
+    check_reporters,
     describe_step,
     find_checkpoint,
     load_training_corpus,
@@ -59,6 +60,7 @@ def main() -> None:
     adapt_training_arguments(training_args, mirror_args.eval_tasks, data_args.streaming, mirror_args.select_by)
     check_lora(mirror_args.lora_rank, training_args)
     check_output_dir(training_args.output_dir, bool(training_args.resume_from_checkpoint), mirror_args.force)
+    check_reporters(training_args.report_to)
     checkpoint = find_checkpoint(training_args)
     settings = settings_of(training_args, model_args, data_args, mirror_args)
     set_seed(training_args.seed)

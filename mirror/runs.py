@@ -16,6 +16,7 @@ import torch
 from datasets import Dataset, IterableDataset, disable_progress_bars
 from huggingface_hub import ModelCard
 from transformers import PreTrainedModel, TrainingArguments
+from transformers.integrations import get_reporting_integration_callbacks
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from transformers.utils import logging as transformers_logging
 
@@ -80,6 +81,22 @@ def check_output_dir(output_dir: str, resuming: bool, force: bool) -> None:
             f"--output_dir {output_dir} holds another run; continue it with --resume_from_checkpoint true, "
             "or write over it with --force"
         )
+
+
+def check_reporters(report_to: list[str]) -> None:
+    """Try what `--report_to` names out, before anything is computed.
+
+    Raises:
+        InputError: there is no such back-end, or its package is not installed.
+    """
+    try:
+        for callback in get_reporting_integration_callbacks(report_to):
+            callback()
+    except (ValueError, RuntimeError, ImportError) as error:
+        reason = str(error).partition(". ")[0].rstrip(".")
+        raise InputError(
+            f"--report_to {' '.join(report_to)}: {reason}; requirements-logging.txt has tensorboard, 'none' needs nothing"
+        ) from error
 
 
 def find_checkpoint(args: TrainingArguments) -> str | None:

@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 
 from mirror.errors import InputError
 from mirror.interruption import SEAL, TERMINATED, is_whole, last_whole_checkpoint, outlast_sigterm
-from mirror.runs import check_output_dir, find_checkpoint
+from mirror.runs import check_output_dir, check_reporters, find_checkpoint
 from mirror.training_arguments import MirrorTrainingArguments
 from tests.training import make_trainer
 
@@ -171,3 +171,14 @@ def test_a_folder_where_nothing_can_be_written_is_found_before_training(tmp_path
     monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
     with pytest.raises(InputError, match="nothing can be written there .No space left on device"):
         check_output_dir(str(tmp_path / "out"), resuming=False, force=False)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("nonsense", "nonsense is not supported, only .*tensorboard"), ("flyte", "requires flytekit to be installed")],
+)
+def test_a_logger_that_is_unknown_or_not_installed_is_refused(name, reason):
+    check_reporters([])
+    with pytest.raises(InputError, match=f"^--report_to {name}: .*{reason}") as refused:
+        check_reporters([name])
+    assert "\n" not in str(refused.value)
