@@ -193,7 +193,8 @@ def hardware() -> str:
     """What the run ran on, for the results and the card."""
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
-    name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor()
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
+    name = capabilities.get("cpu_name") or platform.processor() or platform.machine()
     threads = torch.get_num_threads()
     return f"{threads} thread{'s' * (threads > 1)} of {name}"
 
