@@ -16,7 +16,6 @@ import logging
 import os
 import sys
 from argparse import Namespace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -36,17 +35,14 @@ def main() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
     # Imported here so that --help and a mistyped flag answer at once.
-    import torch
-    from accelerate import PartialState
 
     from mirror import trust
+    from mirror.distributed import join_processes
     from mirror.encoder import Encoder
     from mirror.evaluation.cache import fingerprint
     from mirror.shards import ShardFolder, fill, read_rows
 
-    on_cpu = not torch.accelerator.is_available()
-    timeout = timedelta(seconds=args.ddp_timeout)
-    state = PartialState(cpu=on_cpu, timeout=timeout)  # the processes of accelerate launch or torchrun
+    state = join_processes(args.ddp_timeout)
 
     trust.grant(args.allow_pickle, args.trust_remote_code)
 

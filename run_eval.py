@@ -14,7 +14,6 @@ import argparse
 import logging
 import os
 import sys
-from datetime import timedelta
 from pathlib import Path
 
 from mirror.errors import InputError, run_main
@@ -33,10 +32,9 @@ def main() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
     # Imported here so that --help and a mistyped flag answer at once.
-    import torch
-    from accelerate import PartialState
 
     from mirror import trust
+    from mirror.distributed import join_processes
     from mirror.encoder import Encoder
     from mirror.evaluation.catalogue import Options, all_tasks, listing
     from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
@@ -60,9 +58,7 @@ def main() -> None:
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
     output_dir = make_folder(args.output_dir)
-    on_cpu = not torch.accelerator.is_available()
-    timeout = timedelta(seconds=args.ddp_timeout)
-    state = PartialState(cpu=on_cpu, timeout=timeout)  # the processes of accelerate launch or torchrun
+    state = join_processes(args.ddp_timeout)
     settings = EncodeSettings(
         batch_size=args.batch_size,
         cache_dir=None if args.no_cache else args.cache_dir or str(output_dir / "embeddings"),

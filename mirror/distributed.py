@@ -1,15 +1,25 @@
-"""Embeddings of all processes in one tensor, with the exact gradient."""
+"""What several processes do together: join, share embeddings with the exact gradient, end."""
 
 from __future__ import annotations
 
 import os
 import sys
+from datetime import timedelta
 from typing import NoReturn
 
 import torch
 import torch.distributed as dist
-from accelerate import Accelerator
+from accelerate import Accelerator, PartialState
 from torch import Tensor
+
+
+def join_processes(timeout: float) -> PartialState:
+    """The processes of accelerate launch or torchrun, for a script without a Trainer; on GPUs where there are any.
+
+    Args:
+        timeout: seconds to wait for a process that does not answer.
+    """
+    return PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(seconds=timeout))
 
 
 class _GatherWithGradient(torch.autograd.Function):
