@@ -59,10 +59,13 @@ def test_texts_without_a_token_still_have_vectors(bert_folder):
     assert np.isfinite(vectors).all() and vectors.shape == (4, 32)
 
 
-def test_a_gradient_that_is_not_finite_stops_the_run_before_the_weights_take_it(bert_folder, sentences, tmp_path):
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_one_gradient_that_is_not_finite_stops_the_run_before_the_weights_take_it(
+    bert_folder, sentences, tmp_path, bad
+):
     trainer = make_trainer(bert_folder, sentences, tmp_path, max_steps=3)
     weight = trainer.model.embeddings.word_embeddings.weight
-    weight.register_hook(lambda gradient: gradient * float("nan"))
+    weight.register_hook(lambda gradient: gradient.index_fill(0, torch.tensor([5]), bad))
     with pytest.raises(InputError, match="the gradient is not finite at step 1"):
         trainer.train()
     assert torch.isfinite(weight).all()
