@@ -1,9 +1,10 @@
-"""Where the time of a training run goes: the phases of its steps, and the operators within them.
+"""Where the time of a training run goes: the stages of the command, the phases of its steps, the operators within them.
 
     python benchmarks/profile_step.py --train_file my_texts.txt
 
-Phases are timed over the last --steps steps of run_mirror.py as it is: forward pass and loss, backward pass, optimiser, and the rest
-(data, Trainer, logging). Operators come from torch.profiler in a second run of three steps, which it slows down.
+Stages are those of one whole run_mirror.py, its imports included. Phases are timed over its last --steps steps: forward pass and loss,
+backward pass, optimiser, and the rest (data, Trainer, logging). Operators come from torch.profiler in a second run of three steps, which
+it slows down.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 
@@ -23,7 +26,12 @@ from benchmarks.side_by_side import markdown
 from mirror.errors import run_main
 
 
-PHASES = ("forward and loss", "backward", "optimiser")
+# What run_mirror.py calls at each stage, by the names that it knows them by.
+STAGES = {
+    "model": ("load_backbone", "prepare_model"),
+    "corpus, views and tokens": ("load_training_corpus", "two_view_dataset", "corpus_report"),
+    "reading back, records and card": ("verify_encoder", "write_train_results", "write_scores", "write_card"),
+}
 # What an operator of the profile is for, by a part of its name; the first that fits counts.
 KINDS = {
     "matrix products": ("mm", "matmul", "linear", "mkldnn"),
@@ -47,6 +55,10 @@ def main() -> None:
     add("--steps", type=int, default=10, help="steps timed (default: 10)")
     args = parser.parse_args()
 
+    start = time.perf_counter()
+    import run_mirror  # noqa: F401
+
+    imports = time.perf_counter() - start
     from benchmarks.stand_in import distinct_lines, machine, make_model
 
     with tempfile.TemporaryDirectory() as work:
@@ -56,44 +68,73 @@ def main() -> None:
         model = args.model_name_or_path or str(Path(work) / "model")
         if not args.model_name_or_path:
             make_model(Path(model), texts)
-        phases, seconds = time_phases(args, model, corpus, work)
+        stages, phases, seconds = time_run(args, model, corpus, work)
         operators = time_operators(args, model, corpus, work)
     print(f"{args.batch_size} texts a step, {args.steps} steps, {seconds:.2f} s a step; {machine()}\n")
+    print(
+        markdown(("", "seconds"), [(name, f"{value:.1f}") for name, value in {"imports": imports, **stages}.items()])
+    )
     print(shares(phases, "of a step"))
     print(shares(operators, "of the operators' own time"))
 
 
-def time_phases(args: Namespace, model: str, corpus: Path, work: str) -> tuple[dict[str, float], float]:
-    """Seconds of each phase and of the rest, and of a whole step, over the steps after the warm-up."""
+def time_run(args: Namespace, model: str, corpus: Path, work: str) -> tuple[dict[str, float], dict[str, float], float]:
+    """Seconds of each stage of one run; of each phase of the steps after the warm-up; of one such step."""
     from accelerate import Accelerator
     from torch.optim import AdamW
 
+    import run_mirror
     from benchmarks.stand_in import step_clock
     from mirror.trainer import MirrorTrainer
 
-    spent: Counter[str] = Counter()
+    stages: Counter[str] = Counter()
+    phases: Counter[str] = Counter()
     with step_clock(args.warmup_steps, args.steps) as clock:
+        calls = [(stages, stage, run_mirror, name) for stage, names in STAGES.items() for name in names]
+        calls += [
+            (stages, "steps", MirrorTrainer, "train"),
+            (stages, "saving", MirrorTrainer, "save_model"),
+            (phases, "forward and loss", MirrorTrainer, "compute_loss"),
+            (phases, "backward", Accelerator, "backward"),
+            (phases, "optimiser", AdamW, "step"),
+        ]
+        with stopwatches(calls, lambda spent: spent is stages or clock.count >= args.warmup_steps):
+            start = time.perf_counter()
+            run_training(args, model, corpus, work, args.warmup_steps + args.steps)
+            whole = time.perf_counter() - start
+    steps = clock.step_seconds() * args.steps
+    stages["the rest"] = whole - sum(stages.values())
+    phases["the rest"] = steps - sum(phases.values())
+    return dict(stages), dict(phases), clock.step_seconds()
 
-        def timed(phase: str, original):
-            @wraps(original)  # torch marks the steps that its hooks are on
-            def run(*arguments, **options):
-                start = time.perf_counter()
-                result = original(*arguments, **options)
-                if clock.count >= args.warmup_steps:
-                    spent[phase] += time.perf_counter() - start
-                return result
 
-            return run
+@contextmanager
+def stopwatches(calls: list[tuple], running: Callable[[Counter], bool]) -> Iterator[None]:
+    """Within, the seconds of each call of `owner.name` are added to `spent[what]` while `running(spent)`.
 
-        places = ((MirrorTrainer, "compute_loss"), (Accelerator, "backward"), (AdamW, "step"))
-        originals = [(owner, name, getattr(owner, name)) for owner, name in places]
-        for phase, (owner, name, original) in zip(PHASES, originals, strict=True):
-            setattr(owner, name, timed(phase, original))
-        run_training(args, model, corpus, work, args.warmup_steps + args.steps)
+    Args:
+        calls: `(spent, what, owner, name)`.
+    """
+    originals = [(owner, name, getattr(owner, name)) for _, _, owner, name in calls]
+
+    def timed(spent: Counter, what: str, original: Callable) -> Callable:
+        @wraps(original)  # torch marks the steps that its hooks are on
+        def run(*arguments, **options):
+            start = time.perf_counter()
+            result = original(*arguments, **options)
+            if running(spent):
+                spent[what] += time.perf_counter() - start
+            return result
+
+        return run
+
+    for (spent, what, owner, name), (_, _, original) in zip(calls, originals, strict=True):
+        setattr(owner, name, timed(spent, what, original))
+    try:
+        yield
+    finally:
         for owner, name, original in originals:
             setattr(owner, name, original)
-    total = clock.step_seconds() * args.steps
-    return dict(spent) | {"the rest": total - sum(spent.values())}, clock.step_seconds()
 
 
 def time_operators(args: Namespace, model: str, corpus: Path, work: str) -> dict[str, float]:
