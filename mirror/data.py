@@ -184,9 +184,19 @@ def check_text_file(path: Path) -> None:
 
 
 def _csv_header(path: Path, separator: str) -> list[str]:
+    """
+    Raises:
+        InputError: the first line is blank, or no csv.
+    """
     opener = gzip.open if path.suffix == ".gz" else open
-    with opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
-        return next(csv.reader(lines, delimiter=separator))
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
+            header = next(csv.reader(lines, delimiter=separator), [])
+    except csv.Error as error:
+        raise InputError(f"{path}, line 1: {error}") from error
+    if not header:
+        raise InputError(f"{path}, line 1: no names of columns")
+    return header
 
 
 def pick_columns(part: Dataset | IterableDataset, name: str, settings: DataSettings) -> Dataset | IterableDataset:
