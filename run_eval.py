@@ -32,7 +32,6 @@ def main() -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
     # Imported here so that --help and a mistyped flag answer at once.
-
     from mirror import trust
     from mirror.distributed import join_processes
     from mirror.encoder import Encoder

@@ -15,9 +15,10 @@ import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
+from unittest.mock import patch
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -89,19 +90,21 @@ def time_run(args: Namespace, model: str, corpus: Path, work: str) -> tuple[dict
 
     stages: Counter[str] = Counter()
     phases: Counter[str] = Counter()
-    with step_clock(args.warmup_steps, args.steps) as clock:
-        calls = [(stages, stage, run_mirror, name) for stage, names in STAGES.items() for name in names]
-        calls += [
-            (stages, "steps", MirrorTrainer, "train"),
-            (stages, "saving", MirrorTrainer, "save_model"),
-            (phases, "forward and loss", MirrorTrainer, "compute_loss"),
-            (phases, "backward", Accelerator, "backward"),
-            (phases, "optimiser", AdamW, "step"),
-        ]
-        with stopwatches(calls, lambda spent: spent is stages or clock.count >= args.warmup_steps):
-            start = time.perf_counter()
-            run_training(args, model, corpus, work, args.warmup_steps + args.steps)
-            whole = time.perf_counter() - start
+    whole_run = [(stage, run_mirror, name) for stage, names in STAGES.items() for name in names]
+    whole_run += [("steps", MirrorTrainer, "train"), ("saving", MirrorTrainer, "save_model")]
+    each_step = [
+        ("forward and loss", MirrorTrainer, "compute_loss"),
+        ("backward", Accelerator, "backward"),
+        ("optimiser", AdamW, "step"),
+    ]
+    with (
+        step_clock(args.warmup_steps, args.steps) as clock,
+        stopwatches(stages, whole_run),
+        stopwatches(phases, each_step, lambda: clock.count >= args.warmup_steps),
+    ):
+        start = time.perf_counter()
+        run_training(args, model, corpus, work, args.warmup_steps + args.steps)
+        whole = time.perf_counter() - start
     steps = clock.step_seconds() * args.steps
     stages["the rest"] = whole - sum(stages.values())
     phases["the rest"] = steps - sum(phases.values())
@@ -109,32 +112,30 @@ def time_run(args: Namespace, model: str, corpus: Path, work: str) -> tuple[dict
 
 
 @contextmanager
-def stopwatches(calls: list[tuple], running: Callable[[Counter], bool]) -> Iterator[None]:
-    """Within, the seconds of each call of `owner.name` are added to `spent[what]` while `running(spent)`.
+def stopwatches(
+    spent: Counter[str], calls: list[tuple[str, object, str]], running: Callable[[], bool] = lambda: True
+) -> Iterator[None]:
+    """Within, the seconds of each call of `owner.name` are added to `spent[what]` while `running()`.
 
     Args:
-        calls: `(spent, what, owner, name)`.
+        calls: `(what, owner, name)`.
     """
-    originals = [(owner, name, getattr(owner, name)) for _, _, owner, name in calls]
 
-    def timed(spent: Counter, what: str, original: Callable) -> Callable:
+    def timed(what: str, original: Callable) -> Callable:
         @wraps(original)  # torch marks the steps that its hooks are on
         def run(*arguments, **options):
             start = time.perf_counter()
             result = original(*arguments, **options)
-            if running(spent):
+            if running():
                 spent[what] += time.perf_counter() - start
             return result
 
         return run
 
-    for (spent, what, owner, name), (_, _, original) in zip(calls, originals, strict=True):
-        setattr(owner, name, timed(spent, what, original))
-    try:
+    with ExitStack() as patches:
+        for what, owner, name in calls:
+            patches.enter_context(patch.object(owner, name, timed(what, getattr(owner, name))))
         yield
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
 
 
 def time_operators(args: Namespace, model: str, corpus: Path, work: str) -> dict[str, float]:

@@ -97,5 +97,6 @@ def test_a_log_on_a_full_disk_ends_the_run_and_keeps_its_checkpoint(disk, bert_f
     )
     assert done.returncode == 2, done.stderr[-3000:]
     # Not at the start of a line always: TensorBoard's own thread writes at the same time.
-    assert re.search("error: .*No space left on device.* make room, then run the same command again", done.stderr)
+    (line,) = re.findall("error: .*", done.stderr)
+    assert "No space left on device" in line and "make room, then run the same command again" in line
     assert last_whole_checkpoint(tmp_path / "out")
