@@ -15,7 +15,11 @@ from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
 
-from mirror.noise import apply_dropout, drophead_scale, dropout_mask
+from mirror.attention_by_length import Group, attend_by_length, near
+from mirror.noise import apply_dropout, drophead_scale
+
+
+BY_LENGTH = ("cpu",)  # devices on which many small products cost less than padding
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class PackedLayout:
         return rows.index_copy(0, self.slots, tokens[: len(self.slots)]).unflatten(0, self.mask.shape)
 
     @cached_property
-    def groups(self) -> list[tuple[int, int]]:
+    def groups(self) -> list[Group]:
         """(texts, tokens of each) for every run of texts of equal length."""
         lengths, counts = self.lengths.unique_consecutive(return_counts=True)
         return list(zip(counts.tolist(), lengths.tolist(), strict=True))
@@ -90,57 +94,22 @@ def mirror_attention(
     if packed is None:
         return attend(query, key, value, attention_mask, scale).transpose(1, 2).contiguous(), None
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
-    if query.device.type == "cpu":
-        tokens = attend_by_length(*flat, scale, packed, attend, dropout)  # (tokens, H, d)
+    if query.device.type in BY_LENGTH:
+        tokens = attend_by_length(*flat, scale, packed.groups, dropout, scaling, sliding_window)
     else:
         tokens = attend_padded(*flat, scale, packed, attend)
-    return F.pad(tokens, (0, 0, 0, 0, 0, query.shape[2] - len(tokens)))[None], None
-
-
-@torch.compiler.disable  # every batch has other groups: a compiler would compile anew for each
-def attend_by_length(
-    query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend, dropout: float
-):
-    """(S, H, d) each to (tokens, H, d): texts of equal length as one small batch, nothing computed for padding.
-
-    In float32 at least: there are some 150 shapes in a batch, hardly one of which came before, and oneDNN, which multiplies
-    bfloat16, makes and keeps a kernel for each. That took more time than the products, and a megabyte a kernel. Few passes over
-    memory: one to float32 and the order that the products want, and one back.
-    """
-    heads, dtype = query.shape[1], query.dtype
-    sizes = [texts * length for texts, length in packed.groups]
-    noises = [None] * len(sizes)
-    if dropout:  # one draw for all groups
-        weights = [heads * size * length for size, (_, length) in zip(sizes, packed.groups, strict=True)]
-        noises = dropout_mask(query.new_empty(sum(weights), dtype=torch.float32), dropout).split(weights)
-    to_wide = partial(_convert, dtype=torch.promote_types(dtype, torch.float32))
-    # Split at once: the gradient of a slice is a whole row of zeros, to be added up for every group.
-    sizes.append(len(query) - sum(sizes))  # the row's filler
-    parts = zip(packed.groups, noises, *(x.split(sizes) for x in (query, key, value)), strict=False)
-    outputs, row = [], 0
-    with torch.autocast("cpu", enabled=False):
-        for (texts, length), noise, *tokens in parts:
-            group_scale = None if scale is None else scale[row : row + texts]
-            matrices = (to_wide(x.unflatten(0, (texts, length)).transpose(1, 2)) for x in tokens)  # (texts, H, T, d)
-            output = attend(*matrices, None, group_scale, noise=noise)
-            outputs.append(_convert(output.transpose(1, 2), dtype).flatten(0, 1))
-            row += texts
-    return torch.cat(outputs)
-
-
-def _convert(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Another type and the order of memory that the shape suggests, in one pass."""
-    return x.to(dtype, memory_format=torch.contiguous_format)
+    return tokens[None], None
 
 
 def attend_padded(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
-    """(S, H, d) each to (tokens, H, d): padded for this one product, where a GPU would rather not launch many small ones.
+    """(S, H, d) each to (S, H, d): padded for this one product, where a GPU would rather not launch many small ones.
 
     Attention is a small part of a layer's work at the length of a sentence; all else still runs on the packed row.
     """
     parts = (packed.pad(x).transpose(1, 2) for x in (query, key, value))  # (N, H, T, d)
     output = attend(*parts, packed.mask[:, None, None].bool(), scale)
-    return output.transpose(1, 2).flatten(0, 1).index_select(0, packed.slots)
+    tokens = output.transpose(1, 2).flatten(0, 1).index_select(0, packed.slots)
+    return F.pad(tokens, (0, 0, 0, 0, 0, len(query) - len(tokens)))
 
 
 def _attend(
@@ -149,26 +118,23 @@ def _attend(
     value: Tensor,
     mask: Tensor | None,
     scale: Tensor | None,
-    noise: Tensor | None = None,
     *,
     dropout: float,
     scaling: float | None,
     sliding_window: int | None,
     paired: bool,
 ) -> Tensor:
-    """(B, H, T, d) each to (B, H, T, d). `noise`: a dropout mask for the B * H * T * T weights, if it is drawn already."""
+    """(B, H, T, d) each to (B, H, T, d)."""
     length = query.shape[2]
     if sliding_window and length > sliding_window:
-        position = torch.arange(length, device=query.device)
-        near = (position[:, None] - position).abs() < sliding_window  # (T, T)
-        mask = near if mask is None else mask & near
+        local = near(length, sliding_window, query.device)
+        mask = local if mask is None else mask & local
     if dropout and (paired or query.device.type == "cpu"):  # SDPA draws its own dropout, and slowly on a CPU
         scores = (query @ key.transpose(2, 3)).mul_(scaling or query.shape[-1] ** -0.5)  # (B, H, T, T)
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         weights = scores.softmax(dim=-1).to(value.dtype)
-        weights = apply_dropout(weights, dropout, paired) if noise is None else weights * noise.view_as(weights)
-        output = weights @ value
+        output = apply_dropout(weights, dropout, paired) @ value
     else:
         output = F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
     return output if scale is None else output * scale[:, :, None, None].to(output.dtype)

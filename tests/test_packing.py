@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 import mirror.attention
-from mirror.attention import PackedLayout, _attend, attend_by_length, attend_padded, mirror_attention
+from mirror.attention import PackedLayout, mirror_attention
+from mirror.attention_by_length import attend_by_length
 from mirror.errors import InputError
 from mirror.packing import first_position, pack, packed_forward, packing_obstacle, prepare_model
 from mirror.pooling import pool
@@ -80,22 +80,22 @@ def test_every_value_is_a_tensor_that_trainer_can_move():
     assert {type(value) for value in pack(ROWS, 0, 0).values()} == {torch.Tensor}
 
 
-def as_on_a_gpu(*args):
-    """`attend_padded` in the place of `attend_by_length`, which takes the rate of dropout too."""
-    return attend_padded(*args[:-1])
+@pytest.fixture(params=["as on a CPU", "as on a GPU"])
+def each_way(request, monkeypatch):
+    """Both ways of packed attention, one after the other."""
+    if request.param == "as on a GPU":
+        monkeypatch.setattr(mirror.attention, "BY_LENGTH", ())
 
 
-WAYS = [attend_by_length, as_on_a_gpu]
+def layout_of(batch):
+    return PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
 
 
 # The same as padded
 
 
-@pytest.mark.parametrize("attention", ["by length", "padded"])
 @pytest.mark.parametrize("name", INTERFACE)
-def test_packed_equals_padded(name, attention, monkeypatch):
-    if attention == "padded":  # what a GPU would run
-        monkeypatch.setattr(mirror.attention, "attend_by_length", as_on_a_gpu)
+def test_packed_equals_padded(name, each_way):
     plain, model = tiny(name).eval(), tiny(name)
     assert prepare_model(model, "mean", "on", dropout_rate=0.0)
     for pooling in POOLINGS:
@@ -133,16 +133,25 @@ def test_padded_batches_still_work_after_preparing():
         torch.testing.assert_close(model(input_ids=unmasked).last_hidden_state, expected)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_both_ways_of_packed_attention_agree(dropout):
-    batch = pack(ROWS, 0, 0)
-    layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
-    query, key, value = torch.randn(3, batch["input_ids"].shape[1], 4, 8, generator=torch.Generator().manual_seed(0))
-    attend = partial(_attend, dropout=0.0, scaling=None, sliding_window=3, paired=False)
-    scale = torch.full((len(ROWS), 4), 2.0) if dropout else None
-    by_length, by_padding = (f(query, key, value, scale, layout, attend, 0.0) for f in WAYS)
-    assert by_length.shape == (sum(map(len, ROWS)), 4, 8)
-    torch.testing.assert_close(by_length, by_padding)
+@pytest.mark.parametrize("sliding_window", [None, 3])
+@pytest.mark.parametrize("drophead", [False, True])
+def test_the_gradient_of_attention_by_length(drophead, sliding_window):
+    """Against numbers: the function moved a little each way, in float64."""
+    groups = [(2, 1), (3, 4), (1, 6)]
+    inputs = torch.randn(3, 22, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))  # 2 of filler
+    scale = torch.tensor([[2.0, 0.0], [1.0, 1.0]]).repeat(3, 1).double() if drophead else None
+
+    def attend(query, key, value, dropout=0.3):
+        torch.manual_seed(1)
+        return attend_by_length(query, key, value, scale, groups, dropout, 0.7, sliding_window)
+
+    query, key, value = (x.requires_grad_() for x in inputs.unbind())
+    output = attend(query, key, value)
+    gradients = torch.autograd.grad(output.square().sum(), (query, key, value))
+    assert min(gradient[:20].abs().max() for gradient in gradients) > 1e-2
+    assert not any(x[20:].any() for x in (output, *gradients))
+    assert not torch.equal(output, attend(query, key, value, dropout=0.0))
+    assert torch.autograd.gradcheck(attend, (query, key, value))
 
 
 # Noise in a packed row
@@ -156,13 +165,11 @@ def test_dropout_acts_in_a_packed_row():
     assert torch.equal(packed_vectors(model, ROWS, "mean"), packed_vectors(model, ROWS, "mean"))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_attention_dropout_of_a_packed_row_has_the_rate(way, monkeypatch):
-    monkeypatch.setattr(mirror.attention, "attend_by_length", way)
+def test_attention_dropout_of_a_packed_row_has_the_rate(each_way):
     torch.manual_seed(0)
     length, texts, heads = 8, 64, 4
     batch = pack([[3] * length] * texts, 0, 0)
-    layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
+    layout = layout_of(batch)
     zeros = torch.zeros(1, heads, texts * length, length)  # uniform attention
     value = torch.eye(length).repeat(texts, 1).expand(1, heads, -1, -1)  # so that the output is the weights
     output, _ = mirror_attention(
@@ -173,12 +180,10 @@ def test_attention_dropout_of_a_packed_row_has_the_rate(way, monkeypatch):
     torch.testing.assert_close(output[output != 0], torch.full((int((output != 0).sum()),), 1 / 8 / 0.75))
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_drophead_of_a_packed_row_drops_heads_of_texts(way, monkeypatch):
-    monkeypatch.setattr(mirror.attention, "attend_by_length", way)
+def test_drophead_of_a_packed_row_drops_heads_of_texts(each_way):
     torch.manual_seed(0)
     batch = pack(ROWS, 0, 0)
-    layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
+    layout = layout_of(batch)
     ones = torch.ones(1, 4, batch["input_ids"].shape[1], 8)
     output, _ = mirror_attention(nn.Module(), ones, ones, ones, None, packed=layout, drophead_rate=0.5, paired=False)
     assert output.shape == (1, batch["input_ids"].shape[1], 4, 8)
@@ -204,13 +209,17 @@ def test_gradient_checkpointing_in_a_packed_row():
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_autocast_stays_close():
+def test_autocast_stays_close(each_way):
     model = tiny("bert")
     prepare_model(model, "mean", "on", dropout_rate=0.0)
     exact = packed_vectors(model, ROWS, "mean")
+    exact_gradients = gradients(model, exact)
     with torch.autocast("cpu", torch.bfloat16):
-        rough = packed_vectors(model, ROWS, "mean")
-    assert torch.cosine_similarity(exact, rough.float()).min() > 0.999
+        rough = packed_vectors(model, ROWS, "mean").float()
+    assert torch.cosine_similarity(exact, rough).min() > 0.999
+    for name, gradient in gradients(model, rough).items():
+        if exact_gradients[name].norm() > 1e-3:  # the key's bias has none but rounding's
+            assert torch.cosine_similarity(gradient.flatten(), exact_gradients[name].flatten(), dim=0) > 0.99, name
 
 
 # Which models
