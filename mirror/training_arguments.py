@@ -50,7 +50,11 @@ class MirrorTrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():
             self.use_cpu = True  # otherwise --bf16 is refused on a machine without a GPU
-        if self.use_cpu:  # transformers hands the time-out to processes on GPUs only; who joins first decides
+        if self.use_cpu:
+            # AdamW's moments of rare words decay to subnormal numbers and stay there; a CPU takes eight times as long over
+            # them. Set here, before torch starts its threads, which inherit it.
+            torch.set_flush_denormal(True)
+            # transformers hands the time-out to processes on GPUs only; who joins first decides
             PartialState(cpu=True, backend=self.ddp_backend, timeout=timedelta(seconds=self.ddp_timeout))
         self.bf16, self.fp16, self.precision_reason = choose_precision(self.bf16, self.fp16, self.use_cpu)
         if self.resume_from_checkpoint is not None and self.resume_from_checkpoint.lower() in ("true", "false"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from mirror.arguments import LEVELS, DataArguments, MirrorArguments, ModelArguments, default_pooling, parse_arguments
 from mirror.encoder import EMBEDDED_MODEL
@@ -115,3 +116,11 @@ def test_precision_is_chosen_unless_said(monkeypatch):
     assert not fp16 and reason.startswith("auto") and isinstance(bf16, bool)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     assert choose_precision(None, None, False)[:2] == (False, True)
+
+
+def test_a_run_on_a_cpu_has_no_subnormal_numbers(parse):
+    small = torch.tensor(2e-38)  # float32 is normal from 1.2e-38 on
+    torch.set_flush_denormal(False)
+    assert small / 10 > 0
+    parse("--use_cpu")
+    assert small / 10 == 0
