@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
+from transformers.modeling_flash_attention_utils import _flash_attention_forward
+from transformers.utils import is_flash_attn_2_available
 
 from mirror.attention_by_length import Group, attend_by_length, near
 from mirror.noise import apply_dropout, drophead_scale
@@ -40,6 +42,11 @@ class PackedLayout:
         """(texts, tokens of each) for every run of texts of equal length."""
         lengths, counts = self.lengths.unique_consecutive(return_counts=True)
         return list(zip(counts.tolist(), lengths.tolist(), strict=True))
+
+    @cached_property
+    def bounds(self) -> Tensor:
+        """(N + 1,) int32: where each text begins and the last one ends."""
+        return F.pad(self.lengths.cumsum(0), (1, 0)).int()
 
 
 def uses_attention_interface(model: PreTrainedModel) -> bool:
@@ -96,9 +103,48 @@ def mirror_attention(
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
     if query.device.type in BY_LENGTH:
         tokens = attend_by_length(*flat, scale, packed.groups, dropout, scaling, sliding_window)
+    elif has_flash_attention(query):
+        tokens = attend_flash(*flat, scale, packed, dropout, scaling, sliding_window)
     else:
         tokens = attend_padded(*flat, scale, packed, attend)
     return tokens[None], None
+
+
+def has_flash_attention(query: Tensor) -> bool:
+    """Whether the package flash-attn is there, on a GPU that it runs on, for the precision at hand."""
+    return query.dtype in (torch.float16, torch.bfloat16) and is_flash_attn_2_available()
+
+
+def attend_flash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: Tensor | None,
+    packed: PackedLayout,
+    dropout: float,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> Tensor:
+    """(S, H, d) each to (S, H, d) by flash-attn's kernel for texts that lie end to end, called as transformers calls it."""
+    count, longest = len(packed.slots), packed.mask.shape[1]
+    tokens = _flash_attention_forward(
+        *(x[None, :count] for x in (query, key, value)),
+        attention_mask=None,
+        query_length=count,
+        is_causal=False,
+        dropout=dropout,
+        softmax_scale=scaling,
+        sliding_window=sliding_window,
+        cu_seq_lens_q=packed.bounds,
+        cu_seq_lens_k=packed.bounds,
+        max_length_q=longest,
+        max_length_k=longest,
+        attn_implementation="flash_attention_2",
+    )[0]
+    if scale is not None:
+        factors = scale.to(tokens.dtype).repeat_interleave(packed.lengths, dim=0, output_size=count)  # (tokens, H)
+        tokens = tokens * factors[:, :, None]
+    return _fill_up(tokens, len(query))
 
 
 def attend_padded(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
@@ -108,8 +154,12 @@ def attend_padded(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | Non
     """
     parts = (packed.pad(x).transpose(1, 2) for x in (query, key, value))  # (N, H, T, d)
     output = attend(*parts, packed.mask[:, None, None].bool(), scale)
-    tokens = output.transpose(1, 2).flatten(0, 1).index_select(0, packed.slots)
-    return F.pad(tokens, (0, 0, 0, 0, 0, len(query) - len(tokens)))
+    return _fill_up(output.transpose(1, 2).flatten(0, 1).index_select(0, packed.slots), len(query))
+
+
+def _fill_up(tokens: Tensor, length: int) -> Tensor:
+    """(tokens, H, d) to (S, H, d) with zeros for the row's filler."""
+    return F.pad(tokens, (0, 0, 0, 0, 0, length - len(tokens)))
 
 
 def _attend(

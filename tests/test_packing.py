@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
+from itertools import pairwise
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
+from transformers import modeling_flash_attention_utils as flash
 
 import mirror.attention
 from mirror.attention import PackedLayout, mirror_attention
@@ -80,11 +84,38 @@ def test_every_value_is_a_tensor_that_trainer_can_move():
     assert {type(value) for value in pack(ROWS, 0, 0).values()} == {torch.Tensor}
 
 
-@pytest.fixture(params=["as on a CPU", "as on a GPU"])
+@pytest.fixture(params=["as on a CPU", "as on a GPU", "as with flash-attn"])
 def each_way(request, monkeypatch):
-    """Both ways of packed attention, one after the other."""
-    if request.param == "as on a GPU":
+    """The ways of packed attention, one after the other."""
+    if request.param != "as on a CPU":
         monkeypatch.setattr(mirror.attention, "BY_LENGTH", ())
+    if request.param == "as with flash-attn":
+        monkeypatch.setattr(mirror.attention, "has_flash_attention", lambda query: True)
+        monkeypatch.setattr(flash, "is_flash_attn_2_available", lambda: True)
+        monkeypatch.setattr(flash, "_loaded_implementation", None)
+        package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
+        for name in ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"):
+            setattr(package, name, stand_in_for_flash_attn)
+        padding.pad_input = padding.unpad_input = None
+        monkeypatch.setitem(sys.modules, "flash_attn", package)
+        monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", padding)
+
+
+def stand_in_for_flash_attn(
+    q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, causal=False,
+    window_size=(-1, -1), deterministic=False,
+):  # fmt: skip
+    """`flash_attn_varlen_func` of flash-attn 2, (tokens, H, d) each, text by text; transformers' own code around it runs."""
+    assert cu_seqlens_q.dtype == torch.int32 and torch.equal(cu_seqlens_q, cu_seqlens_k) and not causal
+    assert cu_seqlens_q[0] == 0 and cu_seqlens_q[-1] == len(q)
+    assert cu_seqlens_q.diff().max() == max_seqlen_q == max_seqlen_k
+    outputs = []
+    for start, end in pairwise(cu_seqlens_q.tolist()):
+        text = (x[None, start:end].transpose(1, 2) for x in (q, k, v))  # (1, H, T, d) each
+        distance = torch.arange(end - start)[:, None] - torch.arange(end - start)
+        seen = (distance.abs() <= window_size[0]) if window_size[0] >= 0 else torch.ones_like(distance).bool()
+        outputs.append(nn.functional.scaled_dot_product_attention(*text, seen, dropout_p, scale=softmax_scale))
+    return torch.cat([output[0].transpose(0, 1) for output in outputs])
 
 
 def layout_of(batch):
