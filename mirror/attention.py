@@ -111,8 +111,9 @@ def mirror_attention(
 
 
 def has_flash_attention(query: Tensor) -> bool:
-    """Whether the package flash-attn is there, on a GPU that it runs on, for the precision at hand."""
-    return query.dtype in (torch.float16, torch.bfloat16) and is_flash_attn_2_available()
+    """Whether the package flash-attn is there, and runs on this GPU (Ampere or newer) in this precision."""
+    fits = query.device.type == "cuda" and query.dtype in (torch.float16, torch.bfloat16)
+    return fits and is_flash_attn_2_available() and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def attend_flash(
