@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from itertools import pairwise
 from types import ModuleType
 
@@ -13,7 +14,7 @@ from torch import nn
 from transformers import modeling_flash_attention_utils as flash
 
 import mirror.attention
-from mirror.attention import PackedLayout, mirror_attention
+from mirror.attention import PackedLayout, _attend, attend_flash, attend_padded, mirror_attention
 from mirror.attention_by_length import attend_by_length
 from mirror.errors import InputError
 from mirror.packing import first_position, pack, packed_forward, packing_obstacle, prepare_model
@@ -91,14 +92,19 @@ def each_way(request, monkeypatch):
         monkeypatch.setattr(mirror.attention, "BY_LENGTH", ())
     if request.param == "as with flash-attn":
         monkeypatch.setattr(mirror.attention, "has_flash_attention", lambda query: True)
-        monkeypatch.setattr(flash, "is_flash_attn_2_available", lambda: True)
-        monkeypatch.setattr(flash, "_loaded_implementation", None)
-        package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
-        for name in ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"):
-            setattr(package, name, stand_in_for_flash_attn)
-        padding.pad_input = padding.unpad_input = None
-        monkeypatch.setitem(sys.modules, "flash_attn", package)
-        monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", padding)
+        install_stand_in(monkeypatch)
+
+
+def install_stand_in(monkeypatch):
+    """For flash-attn, where transformers looks for it."""
+    monkeypatch.setattr(flash, "is_flash_attn_2_available", lambda: True)
+    monkeypatch.setattr(flash, "_loaded_implementation", None)
+    package, padding = ModuleType("flash_attn"), ModuleType("flash_attn.bert_padding")
+    for name in ("flash_attn_func", "flash_attn_varlen_func", "flash_attn_with_kvcache"):
+        setattr(package, name, stand_in_for_flash_attn)
+    padding.pad_input = padding.unpad_input = None
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    monkeypatch.setitem(sys.modules, "flash_attn.bert_padding", padding)
 
 
 def stand_in_for_flash_attn(
@@ -162,6 +168,20 @@ def test_padded_batches_still_work_after_preparing():
         mask = torch.ones_like(unmasked)
         expected = plain(input_ids=unmasked, attention_mask=mask).last_hidden_state
         torch.testing.assert_close(model(input_ids=unmasked).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize("drophead", [False, True])
+def test_all_ways_of_packed_attention_agree(drophead, monkeypatch):
+    install_stand_in(monkeypatch)
+    batch = pack(ROWS, 0, 0)
+    layout, tokens = layout_of(batch), sum(map(len, ROWS))
+    inputs = torch.randn(3, batch["input_ids"].shape[1], 4, 8, generator=torch.Generator().manual_seed(0)).unbind()
+    scale = torch.full((len(ROWS), 4), 2.0) if drophead else None
+    attend = partial(_attend, dropout=0.0, scaling=None, sliding_window=3, paired=False)
+    by_length = attend_by_length(*inputs, scale, layout.groups, 0.0, None, 3)
+    assert by_length[:tokens].shape == (tokens, 4, 8) and not by_length[tokens:].any()
+    torch.testing.assert_close(by_length, attend_padded(*inputs, scale, layout, attend))
+    torch.testing.assert_close(by_length, attend_flash(*inputs, scale, layout, 0.0, None, 3))
 
 
 @pytest.mark.parametrize("sliding_window", [None, 3])
