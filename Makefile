@@ -1,15 +1,15 @@
-# make demo and make test do all the set-up themselves, on a machine with Python >= 3.10 and make.
+# `make demo` and `make test` do all the set-up themselves; they need Python >= 3.10 and make.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two processes of tests on two cores: torch must not start more threads than there are.
+# Two test processes on two cores: torch must not start more threads than that.
 TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo study-list test test-slow test-min check clean
 
 # make table3 STUDY_MODEL=bert-base-uncased STUDY_ARGS="--num_processes 2 -- --bf16"
-STUDY_MODEL ?= assets/mini-mlm
+STUDY_MODEL ?= mirror/assets/mini-mlm
 STUDY_ARGS ?=
 STUDIES := $(addprefix table,1 2 3 4 5 6 7 8 9 10 12 13 14 21) $(addprefix figure,4 5 7 8) cls_vs_mean selection
 .PHONY: $(STUDIES)
@@ -17,21 +17,28 @@ STUDIES := $(addprefix table,1 2 3 4 5 6 7 8 9 10 12 13 14 21) $(addprefix figur
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.installed: requirements.txt requirements-dev.txt
+# requirements-dev.txt includes requirements-demo.txt.
+$(VENV)/.installed: requirements.txt requirements-dev.txt requirements-demo.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -r requirements.txt -r requirements-dev.txt
 	@touch $@
 
-install: $(VENV)/.installed ## make .venv and install the pinned requirements
+# The console commands (mirror-train, ...). Needs no network: setuptools is already in the environment. -qq: only errors,
+# not setuptools' general warning about editable installations.
+$(VENV)/.editable: $(VENV)/.installed pyproject.toml
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
+	@touch $@
 
-demo: install ## a search encoder for this machine's own API docs: train, score before and after, plot
+install: $(VENV)/.editable ## make .venv: the pinned requirements, and this project with its commands
+
+demo: install ## train a search encoder for this machine's API docs; score it before and after
 	$(BIN)/python run_mirror.py --pooling mean --augmentation delete --augmentation_rate 0.8 --max_train_samples 12000 \
 	    --output_dir out/demo --force
-	$(BIN)/python run_eval.py --models assets/mini-mlm out/demo --pooling mean --tasks docs_search \
+	$(BIN)/python run_eval.py --models mirror/assets/mini-mlm out/demo --pooling mean --tasks docs_search \
 	    --output_dir out/demo-eval
 
-study-list: install ## list the studies of the paper's tables and figures; make table3 runs one (STUDY_MODEL, STUDY_ARGS)
+study-list: install ## list the studies of the paper's tables and figures; `make table3` runs one (STUDY_MODEL, STUDY_ARGS)
 	$(BIN)/python run_study.py --list
 
 $(STUDIES): install
@@ -40,10 +47,10 @@ $(STUDIES): install
 test: install ## the test suite, under five minutes on two cores
 	$(TEST) -n 2 --dist loadfile
 
-test-slow: install ## the checks that take minutes
+test-slow: install ## the tests that take minutes
 	$(TEST) -m slow
 
-$(VENV)-min/.installed: pyproject.toml requirements-dev.txt
+$(VENV)-min/.installed: pyproject.toml requirements-dev.txt requirements-demo.txt
 	$(PYTHON) -m venv $(VENV)-min
 	$(VENV)-min/bin/python -m pip install --quiet --upgrade pip uv
 	$(VENV)-min/bin/uv pip install --quiet --python $(VENV)-min/bin/python --resolution lowest-direct \
@@ -57,5 +64,5 @@ check: install ## lint and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-clean: ## remove everything that was made here
+clean: ## remove everything that these targets make
 	rm -rf $(VENV) $(VENV)-min out .pytest_cache .ruff_cache build dist *.egg-info

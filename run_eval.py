@@ -1,23 +1,25 @@
 """Score one or several encoders on the tasks of the Mirror-BERT and CMLM papers, offline.
 
     python run_eval.py --model_name_or_path out/mirror --tasks sts simlex999 --data_dir data --output_dir out/scores
-    python run_eval.py --models bert-base-uncased out/mirror --pooling cls --tasks sts docs_search --output_dir out/scores
+    python run_eval.py --models bert-base-uncased out/mirror --pooling cls --tasks sts docs_search \\
+        --output_dir out/scores
     python run_eval.py --list_tasks --data_dir data
 
-Any Hub id or folder: a checkpoint of this project, a sentence-transformers one, or a plain masked LM with --pooling.
-`accelerate launch run_eval.py ...` encodes on every device. Writes results.json, results.md, results.csv and plots.
+A model is a Hub id or a folder: a checkpoint of this project, a sentence-transformers checkpoint, or a plain masked
+LM with --pooling. `accelerate launch run_eval.py ...` encodes on all devices. Writes results.json, results.md,
+results.csv and plots.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import os
 import sys
 from pathlib import Path
 
-from mirror.errors import InputError, run_main
-from mirror.flags import Parser, add_timeout, add_trust, positive
+from mirror.common.cli import Parser, add_timeout, add_trust, positive
+from mirror.common.errors import InputError, run_main
+from mirror.common.logging import configure_logging
 
 
 logger = logging.getLogger("run_eval")
@@ -26,23 +28,21 @@ logger = logging.getLogger("run_eval")
 def main() -> None:
     # ---- Arguments -------------------------------------------------------------------------------------------------
     args = parse_arguments()
-    first = os.environ.get("LOCAL_RANK", "0") == "0"
-    logging.basicConfig(format="%(message)s", level=logging.INFO if first else logging.WARNING)
-    for chatty in ("httpx", "sentence_transformers"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    configure_logging()
 
-    # Imported here so that --help and a mistyped flag answer at once.
-    from mirror import trust
-    from mirror.distributed import join_processes
-    from mirror.encoder import Encoder
+    # Imported here so that --help and errors in the flags are immediate.
+    from mirror.common import loading_policy
+    from mirror.common.atomic_files import make_output_folder
+    from mirror.common.distributed import join_processes
     from mirror.evaluation.catalogue import Options, all_tasks, listing
     from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
     from mirror.evaluation.pictures import draw_all, draw_translations
     from mirror.evaluation.published import find_rows
-    from mirror.evaluation.results import comparison, format_text, make_folder, short_names, write_results
+    from mirror.evaluation.results import comparison, format_text, short_names, write_results
     from mirror.evaluation.run import default_data_dir, make_plan
+    from mirror.modeling.encoder import Encoder
 
-    trust.grant(args.allow_pickle, args.trust_remote_code)
+    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Tasks -----------------------------------------------------------------------------------------------------
     data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()
@@ -56,7 +56,7 @@ def main() -> None:
             raise InputError(f"task {task.name} trains the encoder; leave out --truncate_dim and --remove_components")
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
-    output_dir = make_folder(args.output_dir)
+    output_dir = make_output_folder(args.output_dir)
     state = join_processes(args.ddp_timeout)
     settings = EncodeSettings(
         batch_size=args.batch_size,
@@ -89,29 +89,49 @@ def parse_arguments() -> argparse.Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--model_name_or_path", metavar="M", help="a Hub id or a folder")
-    add("--models", nargs="+", metavar="M", help="several, scored one after the other and shown side by side")
-    add("--tasks", nargs="+", metavar="T", help="names of tasks and groups; --list_tasks prints them")
-    add("--data_dir", metavar="D", help="default: $MIRROR_DATA_DIR, or the folder 'data'")
-    add("--output_dir", metavar="R", help="where the results go")
-    add("--pooling", help="overrides the checkpoint's; a plain masked LM needs it")
-    add("--max_seq_length", type=positive, metavar="N", help="in tokens; overrides the checkpoint's")
-    add("--batch_size", type=positive, default=64, metavar="B", help="texts of one forward pass (default: 64)")
+    add("--models", nargs="+", metavar="M", help="several models, shown side by side")
+    add("--tasks", nargs="+", metavar="T", help="names of tasks and groups; --list_tasks prints all names")
+    add("--data_dir", metavar="D", help="folder of evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
+    add("--output_dir", metavar="R", help="output folder for the results")
+    add("--pooling", help="overrides the pooling of the checkpoint; required for a plain masked LM")
+    add("--max_seq_length", type=positive, metavar="N", help="in tokens; overrides the checkpoint's value")
+    add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass (default: 64)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    add("--list_tasks", action="store_true", help="print every task and group, and which have data, then stop")
-    add("--skip_missing", action="store_true", help="go on without the tasks that have no data, and list them")
-    add("--cache_dir", metavar="C", help="where vectors are kept for the next run (default: embeddings/ in R)")
-    add("--no_cache", action="store_true", help="keep no vectors")
-    add("--truncate_dim", type=positive, metavar="D", help="score the first D dimensions only")
-    add("--remove_components", type=positive, metavar="N", help="take the first N principal components out (CMLM 5.2)")
     add(
-        "--fit_on", default="per_language", metavar="FILE", help="components of these texts; default: of each language"
+        "--list_tasks",
+        action="store_true",
+        help="print all tasks and groups and whether their data is available, then exit",
     )
-    add("--published", metavar="SYSTEM", help="the row to compare with, or 'none'; default: the nearest by name")
-    add("--bli_vocabulary", metavar="FILE", help="a word list to add to BLI's candidates")
-    add("--bli_self_learning", action="store_true", help="refine BLI's maps by self-learning")
-    add("--bel_add_mentions", action="store_true", help="add training mentions to entity linking's dictionaries")
-    add("--isotropy_texts", metavar="FILE", help="measure isotropy on these texts, one a line")
-    add("--senteval_dir", metavar="D", help="transfer tasks in another language: a folder with SentEval's files")
+    add("--skip_missing", action="store_true", help="skip tasks without data; results.json lists them")
+    add("--cache_dir", metavar="C", help="folder of cached embeddings (default: embeddings/ in the output folder)")
+    add("--no_cache", action="store_true", help="do not cache embeddings")
+    add("--truncate_dim", type=positive, metavar="D", help="score only the first D dimensions of the embeddings")
+    add(
+        "--remove_components",
+        type=positive,
+        metavar="N",
+        help="remove the first N principal components (CMLM section 5.2)",
+    )
+    add(
+        "--fit_on",
+        default="per_language",
+        metavar="FILE",
+        help="file of texts, one per line, to fit the principal components on (default: each language separately)",
+    )
+    add(
+        "--published",
+        metavar="SYSTEM",
+        help="published system to compare with, or 'none' (default: the most similar name)",
+    )
+    add("--bli_vocabulary", metavar="FILE", help="word list to add to the candidates of BLI")
+    add("--bli_self_learning", action="store_true", help="refine the maps of BLI by self-learning")
+    add(
+        "--bel_add_mentions",
+        action="store_true",
+        help="add training and dev mentions to the dictionaries of entity linking",
+    )
+    add("--isotropy_texts", metavar="FILE", help="texts for the task isotropy, one per line")
+    add("--senteval_dir", metavar="D", help="folder with SentEval's files in another language, for the transfer tasks")
     add_timeout(parser)
     add_trust(parser)
     args = parser.parse_args()

@@ -1,12 +1,12 @@
-"""Reproduce a table or a figure of the Mirror-BERT paper: train and score every cell of its grid, then write it up.
+"""Reproduce a table or figure of the Mirror-BERT paper: train and score every cell of its grid and write the table.
 
     python run_study.py --list
-    python run_study.py table3 --model_name_or_path bert-base-uncased --data_dir data --corpus_dir data/mirror_corpus \\
-        --output_dir out/table3
+    python run_study.py table3 --model_name_or_path bert-base-uncased --data_dir data \\
+        --corpus_dir data/mirror_corpus --output_dir out/table3
     python run_study.py table12 --model_name_or_path roberta-base ... --num_processes 2 -- --bf16 --max_steps 20
 
-Writes table.md, results.csv, figure.png and one folder a cell. A finished cell is not run again: after an interruption or
-a failure, give the same command. What comes after -- goes to run_mirror.py.
+Writes table.md, results.csv, figure.png and one folder per cell. Finished cells are not run again: after an
+interruption or a failure, run the same command again. Flags after -- are passed to run_mirror.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from mirror.errors import InputError, run_main
-from mirror.flags import Parser, positive
+from mirror.common.cli import Parser, positive
+from mirror.common.errors import InputError, run_main
+from mirror.common.logging import configure_logging
 
 
 logger = logging.getLogger("run_study")
@@ -28,11 +29,10 @@ def main() -> None:
     # ---- Arguments -------------------------------------------------------------------------------------------------
     own, extra = split_at_dashes(sys.argv[1:])
     args = parse_arguments(own)
-    logging.basicConfig(format="%(message)s", level=logging.INFO)
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    configure_logging()
 
-    # Imported here so that --help and a mistyped flag answer at once.
-    from mirror.evaluation.results import make_folder
+    # Imported here so that --help and errors in the flags are immediate.
+    from mirror.common.atomic_files import make_output_folder
     from mirror.evaluation.run import default_data_dir
     from mirror.studies.catalogue import find_study, listing
     from mirror.studies.execution import estimated_seconds, finished, run_jobs
@@ -53,9 +53,9 @@ def main() -> None:
         output_dir=Path(args.output_dir or f"out/studies/{args.study}"),
         seeds=tuple(dict.fromkeys(args.seeds)),
         max_train_samples=args.max_train_samples,
-        extra=as_flags(extra),
+        extra=parse_extra_flags(extra),
         language_models=dict(args.language_models),
-        skip_missing=args.skip_missing or args.dry_run,  # a dry run says what is missing
+        skip_missing=args.skip_missing or args.dry_run,  # a dry run lists what is missing
     )
     jobs, left_out = make_jobs(study, setup)
     records = {job.name: finished(job) for job in jobs}
@@ -66,15 +66,15 @@ def main() -> None:
     done = [record for record in records.values() if record]
     seconds, basis = estimated_seconds(now, done, args.num_processes)
     logger.info("%s\n%d cells: %d done, %d to run now, about %s (%s)",
-                study.title, len(jobs), len(done), len(now), in_words(seconds), basis)  # fmt: skip
+                study.title, len(jobs), len(done), len(now), format_duration(seconds), basis)  # fmt: skip
     if args.dry_run:
         sys.stdout.write("".join(f"  {'done' if records[job.name] else '    '} {job.name}\n" for job in jobs))
         return
     if not jobs:
-        raise InputError(f"nothing of {args.study} can be run: {'; '.join(left_out)}")
+        raise InputError(f"no cell of {args.study} can be run: {'; '.join(left_out)}")
 
     # ---- Runs, table, figure ---------------------------------------------------------------------------------------
-    output_dir = make_folder(str(setup.output_dir))
+    output_dir = make_output_folder(str(setup.output_dir))
     failures = run_jobs(now, args.num_processes, args.keep_models, logger.info)
     records = {job.name: finished(job) for job in jobs}
     command = "python run_study.py " + shlex.join(sys.argv[1:])
@@ -82,28 +82,41 @@ def main() -> None:
     logger.info("table.md, results.csv and figure.png are in %s", output_dir)
     if failures:
         raise InputError(
-            f"{len(failures)} of {len(now)} cells failed: {', '.join(failures)}; the same command tries them again"
+            f"{len(failures)} of {len(now)} cells failed: {', '.join(failures)}; run the same command again"
         )
 
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("study", nargs="?", metavar="STUDY", help="what to reproduce; --list prints all")
-    add("--list", action="store_true", help="print every study, then stop")
+    add("study", nargs="?", metavar="STUDY", help="study to reproduce; --list prints all")
+    add("--list", action="store_true", help="print all studies and exit")
     add("--model_name_or_path", metavar="M", help="masked LM to start from: a Hub id or a folder")
     add("--language_models", nargs="+", type=assignment, default=[], metavar="PART=M",
-        help="other models for parts of a study, such as fra=camembert-base in table1")  # fmt: skip
-    add("--seeds", nargs="+", type=positive, default=[33, 44, 55], metavar="S", help="default: 33 44 55")
-    add("--data_dir", metavar="D", help="evaluation data; default: $MIRROR_DATA_DIR, or the folder 'data'")
-    add("--corpus_dir", nargs="+", metavar="C", help="folders of training texts; default: mirror_corpus/ in D")
-    add("--output_dir", metavar="O", help="default: out/studies/STUDY")
-    add("--max_train_samples", type=positive, metavar="N", help="train every cell on the first N distinct texts only")
-    add("--max_cells", type=positive, metavar="N", help="run at most N cells now; the same command goes on")
-    add("--num_processes", type=positive, default=1, metavar="N", help="cells at a time; each has a GPU if there are")
-    add("--keep_models", action="store_true", help="keep the weights of each cell (default: only its scores)")
-    add("--skip_missing", action="store_true", help="leave out cells without corpus and tasks without data")
-    add("--dry_run", action="store_true", help="print the cells and an estimate of the time; run and write nothing")
+        help="other models for parts of a study, for example fra=camembert-base in table1")  # fmt: skip
+    add(
+        "--seeds", nargs="+", type=positive, default=[33, 44, 55], metavar="S", help="random seeds (default: 33 44 55)"
+    )
+    add("--data_dir", metavar="D", help="folder of evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
+    add(
+        "--corpus_dir",
+        nargs="+",
+        metavar="C",
+        help="folders of training corpora (default: mirror_corpus/ in the data folder)",
+    )
+    add("--output_dir", metavar="O", help="output folder (default: out/studies/STUDY)")
+    add("--max_train_samples", type=positive, metavar="N", help="train every cell on the first N distinct texts")
+    add("--max_cells", type=positive, metavar="N", help="run at most N cells; run the same command again for the rest")
+    add(
+        "--num_processes",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="cells in parallel, each on one GPU if there are any (default: 1)",
+    )
+    add("--keep_models", action="store_true", help="keep the weights of each cell (default: only the scores)")
+    add("--skip_missing", action="store_true", help="leave out cells without a corpus and tasks without data")
+    add("--dry_run", action="store_true", help="print the cells and the estimated duration; run and write nothing")
     args = parser.parse_args(argv)
     if not args.list:
         for name, value in (("STUDY", args.study), ("--model_name_or_path", args.model_name_or_path)):
@@ -113,16 +126,16 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
 
 
 def split_at_dashes(argv: list[str]) -> tuple[list[str], list[str]]:
-    """What stands before and after a lone `--`."""
-    place = argv.index("--") if "--" in argv else len(argv)
-    return argv[:place], argv[place + 1 :]
+    """Split a command line at `--` into the arguments before and after it."""
+    position = argv.index("--") if "--" in argv else len(argv)
+    return argv[:position], argv[position + 1 :]
 
 
-def as_flags(argv: list[str]) -> dict[str, list[str]]:
-    """`--a 1 2 --b` or `--a=1` as names and their values.
+def parse_extra_flags(argv: list[str]) -> dict[str, list[str]]:
+    """Parse `--a 1 2 --b` or `--a=1` into names and values.
 
     Raises:
-        InputError: a value that no flag precedes.
+        InputError: the first argument is not a flag.
     """
     flags: dict[str, list[str]] = {}
     for item in argv:
@@ -132,19 +145,20 @@ def as_flags(argv: list[str]) -> dict[str, list[str]]:
         elif flags:
             flags[name].append(item)
         else:
-            raise InputError(f"after -- stand flags of run_mirror.py; '{item}' is none")
+            raise InputError(f"only flags of run_mirror.py may follow --; '{item}' is not a flag")
     return flags
 
 
 def assignment(text: str) -> tuple[str, str]:
-    """`PART=M` as a pair."""
+    """Parse `PART=MODEL` into a pair."""
     part, sign, model = text.partition("=")
     if not (part and sign and model):
         raise argparse.ArgumentTypeError(f"{text!r} is not PART=MODEL")
     return part, model
 
 
-def in_words(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
+    """Format a duration in minutes, or in hours from 1.5 hours."""
     return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{max(1, round(seconds / 60))} min"
 
 

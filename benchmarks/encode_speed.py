@@ -1,16 +1,16 @@
-"""Sentences a second when an STS set is scored: this project, SentenceTransformer.encode, and the released code's way.
+"""Encoding speed on an STS set: this project, SentenceTransformer.encode, and the method of the released Mirror-BERT code.
 
     python benchmarks/encode_speed.py --sts_file data/sts/stsb_test.tsv
     python benchmarks/encode_speed.py --sts_file data/sts/stsb_test.tsv --model_name_or_path out/mirror --pooling mean
 
-A variant is a way of encoding and a precision (fp32, bf16, fp16):
+A variant is an encoding method and a precision (fp32, bf16, fp16):
 
     ours                    Encoder.encode: each distinct sentence once, sorted by length, padded to the longest of a batch
-    sentence-transformers   SentenceTransformer.encode on each side, the weights in the precision
-    original-way            each side on its own, every row padded to --max_length, all hidden states kept
+    sentence-transformers   SentenceTransformer.encode on each side, with the weights in that precision
+    original-way            each side separately, every row padded to --max_length, all hidden states kept
 
-Each runs in a process of its own after a warm-up on the first pairs; they take turns. Loading is not counted. The Spearman
-correlation stands beside the speed, because a faster vector must not be another vector. Do not run it beside other work.
+Runs are interleaved, one subprocess each, with a warm-up on the first pairs. Loading is not counted. The Spearman correlation
+is reported beside the speed, to check that faster embeddings score the same. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from benchmarks.side_by_side import (
     prepare,
     ratio,
     run_child,
+    run_interleaved,
     spread,
-    take_turns,
     write_report,
 )
-from mirror.errors import InputError, run_main
+from mirror.common.errors import InputError, run_main
 
 
 WAYS = ("ours", "sentence-transformers", "original-way")
@@ -54,21 +54,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         flags = [*sys.argv[1:], "--work", work]
         facts = prepare(__file__, flags)
-        results = take_turns(__file__, args.variants, args.rounds, flags)
+        results = run_interleaved(__file__, args.variants, args.rounds, flags)
     title = (
         f"Encoding {facts['sentences']:,} sentences ({facts['distinct']:,} distinct) with {facts['model']}; "
-        f"{facts['machine']}; {args.rounds} rounds; median (lowest-highest)"
+        f"{facts['machine']}; {args.rounds} rounds; median (min-max)"
     )
     bars = {name: [facts["sentences"] / run["seconds"] for run in runs] for name, runs in results.items() if runs}
     table = table_of(results, facts["sentences"])
-    write_report(args.output_dir, "encode_speed", title, table, results, bars, "sentences a second")
+    write_report(args.output_dir, "encode_speed", title, table, results, bars, "sentences per second")
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
     add("--sts_file", required=True, help="tab-separated, with a header: sentence1, sentence2, score")
-    add("--model_name_or_path", help="default: a BERT of 6 layers x 384 with random weights, made on the spot")
+    add("--model_name_or_path", help="default: a new BERT of 6 layers x 384 with random weights")
     add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=" ".join(DEFAULT_VARIANTS))
     add("--batch_size", type=int, default=64)
     add("--max_length", type=int, default=64, help="in tokens (default: 64)")
@@ -112,7 +112,7 @@ def table_of(results: Results, sentences: int) -> str:
     return markdown(header, rows)
 
 
-# ---- In a measuring process ------------------------------------------------------------------------------------------
+# ---- In a measuring subprocess ---------------------------------------------------------------------------------------
 
 
 def measure(variant: str, args: Namespace) -> dict:
@@ -154,13 +154,13 @@ def make_inputs(args: Namespace, first: list[str], second: list[str]) -> dict:
     }
 
 
-Score = Callable[[list[str], list[str]], list[float]]  # texts of each side to the cosine of each pair
+Score = Callable[[list[str], list[str]], list[float]]  # texts of both sides -> cosine of each pair
 
 
 def ours(model: str, dtype: str, args: Namespace) -> Score:
     import torch
 
-    from mirror.encoder import Encoder
+    from mirror.modeling.encoder import Encoder
 
     encoder = Encoder.from_pretrained(model, args.pooling, args.max_length, dtype)
 
@@ -191,7 +191,8 @@ def original_way(model: str, dtype: str, args: Namespace) -> Score:
     import torch
 
     from benchmarks.stand_in import device
-    from mirror.encoder import DTYPES, load_backbone
+    from mirror.modeling.backbone import load_backbone
+    from mirror.modeling.encoder import DTYPES
 
     encoder, tokenizer = load_backbone(model, args.pooling, DTYPES[dtype])
     encoder.to(device()).eval()

@@ -1,16 +1,16 @@
-"""Peak memory of a training step as the batch grows, and what streaming costs beside a corpus in memory.
+"""Peak memory of a training step by batch size, and the cost of streaming compared with a corpus in memory.
 
     python benchmarks/memory.py --batch_sizes 200 1000 4096 --mini_batch_size 200
     python benchmarks/memory.py --streaming_rows 1000000 --steps 50
 
-The first compares, for each batch size, packed and padded batches, each whole and with gradient caching in mini-batches of
---mini_batch_size. The second makes that many sentences up and compares
+The first command compares, for each batch size, packed and padded batches, each as a whole and with gradient caching in
+mini-batches of --mini_batch_size. The second generates that many synthetic sentences and compares
 
     in-memory    run_mirror.py on the file: rows, views and tokens first, then --steps steps
     streaming    the same with --streaming
-    reading      all rows of the stream once, views and tokens made but no model trained: does memory stay flat?
+    reading      one pass over the stream that makes views and tokens but trains no model, to check that memory stays constant
 
-Each runs in a process of its own; they take turns. Text is made up, so only differences mean something.
+Runs are interleaved, one subprocess each. The text is synthetic, so only differences between variants are meaningful.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from benchmarks.side_by_side import (
     median,
     prepare,
     run_child,
+    run_interleaved,
     spread,
-    take_turns,
     write_report,
 )
-from mirror.errors import run_main
+from mirror.common.errors import run_main
 
 
 WARMUP_STEPS = 1
@@ -50,10 +50,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         flags = [*sys.argv[1:], "--work", work]
         facts = prepare(__file__, flags)
-        results = take_turns(__file__, variants_of(args), args.rounds, flags)
-    facts = (
-        f"{facts['model']}; {facts['machine']}; {args.rounds} rounds of {args.steps} steps; median (lowest-highest)"
-    )
+        results = run_interleaved(__file__, variants_of(args), args.rounds, flags)
+    facts = f"{facts['model']}; {facts['machine']}; {args.rounds} rounds of {args.steps} steps; median (min-max)"
     bars = {name: [run["peak_gb"] for run in runs] for name, runs in results.items() if runs}
     if args.streaming_rows:
         title, table = f"Streaming {args.streaming_rows:,} sentences, {facts}", streaming_table(results, args)
@@ -66,13 +64,13 @@ def main() -> None:
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
-    add("--model_name_or_path", help="default: a BERT of 6 layers x 384 with random weights, made on the spot")
+    add("--model_name_or_path", help="default: a new BERT of 6 layers x 384 with random weights")
     add("--batch_sizes", nargs="+", type=int, default=[200, 1000, 4096], metavar="B")
     add(
         "--mini_batch_size", type=int, default=200, help="texts in memory at once with gradient caching (default: 200)"
     )
     add("--streaming_rows", type=int, default=0, metavar="N", help="measure streaming of N sentences instead")
-    add("--steps", type=int, default=2, help="steps timed, after one other (default: 2)")
+    add("--steps", type=int, default=2, help="steps timed, after one warm-up step (default: 2)")
     add_common_flags(parser)
     return parser.parse_args(argv)
 
@@ -90,7 +88,7 @@ def batch_table(results: Results) -> str:
         cells = [spread([run[key] for run in runs]) if runs else "failed" for key in ("peak_gb", "step_seconds")]
         packing, kind, size = variant.split("-")
         rows.append((f"{int(size):,}", packing, "gradient caching" if kind == "cached" else "whole batch", *cells))
-    return markdown(("texts a batch", "batch", "step", "peak GB", "s/step"), rows)
+    return markdown(("texts per batch", "batch", "step", "peak GB", "s/step"), rows)
 
 
 def streaming_table(results: Results, args: Namespace) -> str:
@@ -109,7 +107,7 @@ def streaming_table(results: Results, args: Namespace) -> str:
     return markdown(header, rows)
 
 
-# ---- In a measuring process ------------------------------------------------------------------------------------------
+# ---- In a measuring subprocess ---------------------------------------------------------------------------------------
 
 
 def measure(variant: str, args: Namespace) -> dict:
@@ -132,7 +130,7 @@ def measure(variant: str, args: Namespace) -> dict:
 def make_inputs(args: Namespace) -> dict:
     from benchmarks.stand_in import machine, made_up_sentences, make_model
 
-    rows = args.streaming_rows or 2 * max(args.batch_sizes) * (WARMUP_STEPS + args.steps)  # some will be alike
+    rows = args.streaming_rows or 2 * max(args.batch_sizes) * (WARMUP_STEPS + args.steps)  # some will be duplicates
     first: list[str] = []
     with corpus_of(args).open("w", encoding="utf-8") as file:
         for sentence in made_up_sentences(rows):
@@ -154,7 +152,7 @@ def model_of(args: Namespace) -> str:
 
 
 def train(args: Namespace, batch_size: int, flags: list[str]) -> float:
-    """Seconds of a step of run_mirror.py."""
+    """Seconds per step of run_mirror.py."""
     import run_mirror
     from benchmarks.stand_in import step_clock
 
@@ -169,17 +167,17 @@ def train(args: Namespace, batch_size: int, flags: list[str]) -> float:
 
 
 def read_stream(args: Namespace) -> dict:
-    """One pass over the stream that training would read; resident memory after each tenth of it."""
+    """One pass over the stream that training would read, with the resident memory after each tenth of it."""
     import psutil
     from transformers import AutoTokenizer
 
-    from mirror.arguments import MirrorArguments
-    from mirror.data import DataSettings, load_corpus
-    from mirror.features import ViewSettings, two_view_dataset
+    from mirror.data.corpus import CorpusSource, load_corpus
+    from mirror.data.two_view_dataset import two_view_dataset
+    from mirror.training.config import MirrorConfig
 
     tokenizer = AutoTokenizer.from_pretrained(model_of(args))
-    settings = ViewSettings.of(MirrorArguments(), tokenizer, max_seq_length=50, seed=42)
-    corpus = load_corpus(DataSettings(train_file=(str(corpus_of(args)),), streaming=True))
+    settings = MirrorConfig(max_seq_length=50, seed=42).view_settings(tokenizer)
+    corpus = load_corpus(CorpusSource(train_file=(str(corpus_of(args)),), streaming=True))
     tenth, resident = max(1, args.streaming_rows // 10), []
     start = time.perf_counter()
     for number, _ in enumerate(two_view_dataset(corpus.rows, tokenizer, settings, num_proc=None), start=1):

@@ -1,10 +1,10 @@
-"""Where the time of a training run goes: the stages of the command, the phases of its steps, the operators within them.
+"""Profile of a training run: the stages of the command, the phases of its steps, and the operators within them.
 
     python benchmarks/profile_step.py --train_file my_texts.txt
 
-Stages are those of one whole run_mirror.py, its imports included. Phases are timed over its last --steps steps: forward pass and loss,
-backward pass, optimiser, and the rest (data, Trainer, logging). Operators come from torch.profiler in a second run of three steps, which
-it slows down.
+Stages cover one complete run of run_mirror.py, imports included. Phases are timed over its last --steps steps: forward pass and
+loss, backward pass, optimiser, and the rest (data, Trainer, logging). Operators are from a second run of three steps under
+torch.profiler, which slows it down.
 """
 
 from __future__ import annotations
@@ -18,22 +18,31 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from pathlib import Path
+from pkgutil import resolve_name
 from unittest.mock import patch
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.side_by_side import markdown
-from mirror.errors import run_main
+from mirror.common.errors import run_main
 
 
-# What run_mirror.py calls at each stage, by the names that it knows them by.
+# The functions of each stage, each under the module or class where the run looks its name up.
 STAGES = {
-    "model": ("load_backbone", "prepare_model"),
-    "corpus, views and tokens": ("load_training_corpus", "two_view_dataset", "corpus_report"),
-    "reading back, records and card": ("verify_encoder", "write_train_results", "write_scores", "write_card"),
+    "model": {"mirror.training.trainer": ("load_backbone", "configure_noise_and_packing")},
+    "corpus, views and tokens": {
+        "run_mirror": ("load_training_corpus",),
+        "mirror.training.trainer": ("two_view_dataset", "corpus_report"),
+    },
+    "steps": {"mirror.training.trainer.MirrorTrainer": ("train",)},
+    "saving": {"mirror.training.trainer.MirrorTrainer": ("save_model",)},
+    "verification, records and card": {
+        "mirror.tools.finish_run": ("verify_encoder", "write_scores", "write_card"),
+        "mirror.training.run_record.RunRecord": ("save",),
+    },
 }
-# What an operator of the profile is for, by a part of its name; the first that fits counts.
+# Kinds of operators, by parts of their names; the first match counts.
 KINDS = {
     "matrix products": ("mm", "matmul", "linear", "mkldnn"),
     "optimiser": ("adam",),
@@ -49,8 +58,8 @@ KINDS = {
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
-    add("--train_file", required=True, help="texts, one a line")
-    add("--model_name_or_path", help="default: a BERT of 6 layers x 384 with random weights")
+    add("--train_file", required=True, help="texts, one per line")
+    add("--model_name_or_path", help="default: a new BERT of 6 layers x 384 with random weights")
     add("--batch_size", type=int, default=200)
     add("--warmup_steps", type=int, default=3, help="steps before the timing starts (default: 3)")
     add("--steps", type=int, default=10, help="steps timed (default: 10)")
@@ -71,7 +80,7 @@ def main() -> None:
             make_model(Path(model), texts)
         stages, phases, seconds = time_run(args, model, corpus, work)
         operators = time_operators(args, model, corpus, work)
-    print(f"{args.batch_size} texts a step, {args.steps} steps, {seconds:.2f} s a step; {machine()}\n")
+    print(f"{args.batch_size} texts per step, {args.steps} steps, {seconds:.2f} s per step; {machine()}\n")
     print(
         markdown(("", "seconds"), [(name, f"{value:.1f}") for name, value in {"imports": imports, **stages}.items()])
     )
@@ -80,18 +89,25 @@ def main() -> None:
 
 
 def time_run(args: Namespace, model: str, corpus: Path, work: str) -> tuple[dict[str, float], dict[str, float], float]:
-    """Seconds of each stage of one run; of each phase of the steps after the warm-up; of one such step."""
+    """Time one run.
+
+    Returns:
+        Seconds of each stage; seconds of each phase, summed over the steps after the warm-up; seconds of one such step.
+    """
     from accelerate import Accelerator
     from torch.optim import AdamW
 
-    import run_mirror
     from benchmarks.stand_in import step_clock
-    from mirror.trainer import MirrorTrainer
+    from mirror.training.trainer import MirrorTrainer
 
-    stages: Counter[str] = Counter()
+    stages = Counter(dict.fromkeys(STAGES, 0.0))
     phases: Counter[str] = Counter()
-    whole_run = [(stage, run_mirror, name) for stage, names in STAGES.items() for name in names]
-    whole_run += [("steps", MirrorTrainer, "train"), ("saving", MirrorTrainer, "save_model")]
+    whole_run = [
+        (stage, resolve_name(owner), name)
+        for stage, owners in STAGES.items()
+        for owner, names in owners.items()
+        for name in names
+    ]
     each_step = [
         ("forward and loss", MirrorTrainer, "compute_loss"),
         ("backward", Accelerator, "backward"),
@@ -115,14 +131,14 @@ def time_run(args: Namespace, model: str, corpus: Path, work: str) -> tuple[dict
 def stopwatches(
     spent: Counter[str], calls: list[tuple[str, object, str]], running: Callable[[], bool] = lambda: True
 ) -> Iterator[None]:
-    """Within, the seconds of each call of `owner.name` are added to `spent[what]` while `running()`.
+    """Inside the `with` block, add the seconds of each call of `owner.name` to `spent[what]` while `running()` is true.
 
     Args:
         calls: `(what, owner, name)`.
     """
 
     def timed(what: str, original: Callable) -> Callable:
-        @wraps(original)  # torch marks the steps that its hooks are on
+        @wraps(original)  # keeps the attributes that torch sets on a step function with hooks
         def run(*arguments, **options):
             start = time.perf_counter()
             result = original(*arguments, **options)
@@ -139,7 +155,7 @@ def stopwatches(
 
 
 def time_operators(args: Namespace, model: str, corpus: Path, work: str) -> dict[str, float]:
-    """Seconds of each kind of operator in three steps, without the operators that it calls."""
+    """Seconds of each kind of operator in three steps; time in nested operators counts for those alone."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU]) as profiler:

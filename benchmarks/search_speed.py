@@ -1,11 +1,11 @@
-"""Time and peak memory of exact search at the size of biomedical entity linking: 5,000 queries, 400,000 names, 768 wide.
+"""Time and peak memory of exact search at the size of biomedical entity linking: 5,000 queries, 400,000 names, width 768.
 
     python benchmarks/search_speed.py                       # prints a Markdown table
     python benchmarks/search_speed.py --entries 100000 --methods torch full
 
-Each measurement is a process of its own, so that its peak memory is its own; methods take turns. Vectors are made up and
-encoding is not part of it. `linking` is the whole of the task from vectors to ranks; `full` is the matrix that the
-others avoid. Do not run it beside other work.
+Each measurement runs in its own subprocess, so that peak memory is measured separately; methods are interleaved. Vectors
+are random, and encoding is not included. `linking` is the complete task from vectors to ranks; `full` computes the whole score
+matrix, which the others avoid. Run it on an idle machine.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 
+from mirror.common.nearest_neighbors import top_k
 from mirror.evaluation.linking import link
-from mirror.evaluation.search import top_k
 
 
 METHODS = ("torch", "faiss", "linking", "full")
@@ -35,7 +35,7 @@ K = 10
 
 
 def vectors(rows: int, width: int, seed: int) -> np.ndarray:
-    """(rows, width) of unit length, made block by block so that making them takes no more memory than having them."""
+    """Random vectors of unit length, (rows, width), made block by block so that no copy of them is needed."""
     generator, made = np.random.default_rng(seed), np.empty((rows, width), dtype=np.float32)
     for start in range(0, rows, 8192):
         block = generator.standard_normal((min(8192, rows - start), width), dtype=np.float32)
@@ -44,7 +44,7 @@ def vectors(rows: int, width: int, seed: int) -> np.ndarray:
 
 
 def measure(method: str, num_queries: int, num_entries: int, width: int) -> tuple[float, float]:
-    """Seconds of one search, and the peak resident memory of this process in GB."""
+    """Seconds of one search and the peak resident memory of this process in GB."""
     if method == "linking":
         run = linking(num_queries, num_entries, width)
     else:
@@ -61,7 +61,7 @@ def measure(method: str, num_queries: int, num_entries: int, width: int) -> tupl
 
 
 def linking(num_queries: int, num_entries: int, width: int):
-    """The linking task on made-up names and vectors."""
+    """The linking task on synthetic names and vectors."""
     queries = [(f"mention {n}", "C0") for n in range(num_queries)]
     dictionary = [(f"name {n}", f"C{n}") for n in range(num_entries)]
 
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=768)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=("torch", "faiss", "linking"))
-    parser.add_argument("--one", choices=METHODS, help=argparse.SUPPRESS)  # what a measuring process is started with
+    parser.add_argument("--one", choices=METHODS, help=argparse.SUPPRESS)  # starts a measuring subprocess
     args = parser.parse_args()
     sizes = (args.queries, args.entries, args.width)
     if args.one:

@@ -1,7 +1,7 @@
-"""Measurements that take turns: each in a process of its own, several rounds, medians with their spread.
+"""Interleaved measurements: one subprocess per variant and round, reported as median (min-max).
 
-Knows how to run a benchmark script once for each variant and how to show what it found; knows nothing of what is measured.
-This file imports nothing heavy, for a process that only waits should not take memory and threads from the one measured.
+Runs a benchmark script once per variant and round and reports the results; knows nothing of what is measured. This module
+imports nothing heavy, so that the waiting process does not take memory and threads from the measured one.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ from argparse import SUPPRESS, ArgumentParser, Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 
 
-Results = dict[str, list[dict]]  # what each round of a variant found
+Results = dict[str, list[dict]]  # variant -> one result per round
 
 
 def add_common_flags(parser: ArgumentParser) -> None:
-    """Flags of every benchmark, and those that a measuring process is started with."""
-    parser.add_argument("--rounds", type=int, default=3, help="each variant is measured this often (default: 3)")
-    parser.add_argument("--output_dir", default="out/benchmarks", help="where the table, chart and raw numbers go")
+    """Add the flags of every benchmark, and the hidden ones that start a measuring subprocess."""
+    parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant (default: 3)")
+    parser.add_argument("--output_dir", default="out/benchmarks", help="folder for the table, chart and raw numbers")
     parser.add_argument("--child", help=SUPPRESS)
     parser.add_argument("--child_result", help=SUPPRESS)
     parser.add_argument("--work", help=SUPPRESS)
 
 
 def run_child(args: Namespace, measure: Callable[[str, Namespace], dict]) -> None:
-    """In a measuring process: measure one variant and hand the numbers back."""
+    """Measure one variant in a subprocess and write the result to `args.child_result`."""
     found = measure(args.child, args)
     Path(args.child_result).write_text(json.dumps(found), encoding="utf-8")
 
 
-def run_alone(script: str, variant: str, flags: Sequence[str]) -> dict:
-    """One variant in a fresh process; what it found, and `process_seconds` from start to exit.
+def run_in_subprocess(script: str, variant: str, flags: Sequence[str]) -> dict:
+    """Measure one variant in a fresh subprocess.
+
+    Returns:
+        Its result, with `process_seconds` from start to exit.
 
     Raises:
-        RuntimeError: it failed; holds the last line that it said.
+        RuntimeError: the subprocess failed; the message holds the last line of its stderr.
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
@@ -51,30 +54,33 @@ def run_alone(script: str, variant: str, flags: Sequence[str]) -> dict:
         done = subprocess.run(command, capture_output=True, text=True)
         seconds = time.perf_counter() - start
         if done.returncode or not result.exists():
-            said = done.stderr.strip().splitlines() or ["nothing said"]
+            said = done.stderr.strip().splitlines() or ["no message"]
             raise RuntimeError(f"exit status {done.returncode}: {said[-1]}")
         return json.loads(result.read_text(encoding="utf-8")) | {"process_seconds": seconds}
 
 
 def prepare(script: str, flags: Sequence[str]) -> dict:
-    """What the child `prepare` of a script finds while it makes the inputs that all variants share.
+    """Run the child `prepare` of a script, which makes the inputs that all variants share, and return its result.
 
     Raises:
-        InputError: it could not make them.
+        InputError: the inputs could not be made.
     """
     try:
-        return run_alone(script, "prepare", flags)
+        return run_in_subprocess(script, "prepare", flags)
     except RuntimeError as error:
         raise InputError(str(error).rpartition("error: ")[2]) from error
 
 
-def take_turns(script: str, variants: Sequence[str], rounds: int, flags: Sequence[str]) -> Results:
-    """Every variant in every round, so that a drift of the machine meets all of them; a failed one is left out, aloud."""
+def run_interleaved(script: str, variants: Sequence[str], rounds: int, flags: Sequence[str]) -> Results:
+    """Measure every variant in every round, so that a drift of the machine affects all of them alike.
+
+    A failed measurement is reported on stderr and left out.
+    """
     found: Results = {variant: [] for variant in variants}
     for number in range(1, rounds + 1):
         for variant in variants:
             try:
-                found[variant].append(run_alone(script, variant, flags))
+                found[variant].append(run_in_subprocess(script, variant, flags))
                 outcome = f"{found[variant][-1]['process_seconds']:.1f} s"
             except RuntimeError as error:
                 outcome = f"failed, {error}"
@@ -87,14 +93,14 @@ def median(runs: Iterable[dict], key: str) -> float:
 
 
 def spread(values: Sequence[float]) -> str:
-    """The median and the range, three digits or all whole ones: `1.19 (1.11-1.27)`."""
+    """Median and range with three significant digits, or without decimals from 100 on: `1.19 (1.11-1.27)`."""
     shown = (min(values), statistics.median(values), max(values))
     low, middle, high = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in shown)
     return f"{middle} ({low}-{high})"
 
 
 def ratio(base: Sequence[dict], runs: Sequence[dict], key: str) -> str:
-    """How many times faster `runs` are than `base`; a dash where there is no base."""
+    """How many times faster `runs` are than `base`; a dash if either is missing."""
     return f"{median(base, key) / median(runs, key):.2f}x" if base and runs else "-"
 
 
@@ -112,7 +118,7 @@ def write_report(
     bars: Mapping[str, Sequence[float]],
     unit: str,
 ) -> None:
-    """`name.md`, `name.json` (every number found) and `name.png` in `output_dir`; the table goes to stdout too."""
+    """Write `name.md`, `name.json` (all results) and `name.png` to `output_dir`; print the table too."""
     folder = Path(output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     text = f"{title}\n\n{table}"
@@ -123,7 +129,7 @@ def write_report(
 
 
 def draw_bars(path: Path, bars: Mapping[str, Sequence[float]], title: str, unit: str) -> None:
-    """A bar of the median of each variant, with a whisker from its lowest to its highest round."""
+    """Draw the median of each variant as a bar, with whiskers from its minimum to its maximum."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 0.45 * len(bars) + 1.4), layout="constrained")

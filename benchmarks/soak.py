@@ -1,11 +1,10 @@
-"""Train, score and encode again and again in one process, and watch what should not grow.
+"""Train, score and encode repeatedly in one process, and check that its resources do not grow.
 
     python benchmarks/soak.py --minutes 120
 
 Every round calls run_mirror.py, run_eval.py and run_encode.py as functions, on a stand-in model, with data-loader workers, and
-then counts resident memory, open files, threads, child processes and temporary files. After the first
-quarter of the rounds, which fill caches and pools, the counts must stay as they are and memory must not climb; otherwise the
-exit status is 1.
+then counts resident memory, open files, threads, child processes and temporary files. After the first quarter of the rounds,
+which fill caches and pools, neither the counts nor the memory may grow; otherwise the exit status is 2.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mirror.errors import InputError, run_main
+from mirror.common.errors import InputError, run_main
 
 
-LEAST_ROUNDS = 8
+MIN_ROUNDS = 8
 COUNTED = ("open_files", "threads", "children", "temporary_files")
-NOWHERE = open(os.devnull, "w")
+DEVNULL = open(os.devnull, "w")
 ALLOWED_GROWTH = 0.03  # of resident memory, between the second and the last quarter of the rounds
 
 
@@ -49,7 +48,7 @@ class Counts:
 def main() -> None:
     args = parse_arguments()
     with tempfile.TemporaryDirectory() as work:
-        tempfile.tempdir = f"{work}/temporary"  # so that what is left there is ours
+        tempfile.tempdir = f"{work}/temporary"  # so that every file left there is from this script
         Path(tempfile.tempdir).mkdir()
         os.environ |= {"TMPDIR": tempfile.tempdir, "HF_DATASETS_CACHE": f"{work}/cache", "HF_HUB_OFFLINE": "1"}
         rounds = soak(Path(work), args.minutes)
@@ -57,14 +56,14 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "soak.json").write_text(json.dumps([asdict(counts) for counts in rounds], indent=1) + "\n")
     print(summary(rounds))
-    if grown := what_grew(rounds):
+    if grown := grown_counts(rounds):
         raise InputError(f"{', '.join(grown)} grew over {len(rounds)} rounds: {folder / 'soak.json'}")
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument("--minutes", type=float, default=120, help="how long (default: 120)")
-    parser.add_argument("--output_dir", default="out/benchmarks", help="where soak.json goes")
+    parser.add_argument("--minutes", type=float, default=120, help="duration (default: 120)")
+    parser.add_argument("--output_dir", default="out/benchmarks", help="folder for soak.json")
     return parser.parse_args(argv)
 
 
@@ -77,11 +76,13 @@ def soak(work: Path, minutes: float) -> list[Counts]:
     write_task(work / "data" / "wordsim" / "rg65.tsv", texts)
     start = time.monotonic()
     rounds: list[Counts] = []
-    while len(rounds) < LEAST_ROUNDS or time.monotonic() - start < 60 * minutes:
+    while len(rounds) < MIN_ROUNDS or time.monotonic() - start < 60 * minutes:
         one_round(work, seed=len(rounds) + 1)
         rounds.append(count(time.monotonic() - start))
-        told = asdict(rounds[-1])
-        print(f"round {len(rounds)}: " + ", ".join(f"{name} {value:,.0f}" for name, value in told.items()), flush=True)
+        shown = asdict(rounds[-1])
+        print(
+            f"round {len(rounds)}: " + ", ".join(f"{name} {value:,.0f}" for name, value in shown.items()), flush=True
+        )
     return rounds
 
 
@@ -97,7 +98,7 @@ def one_round(work: Path, seed: int) -> None:
     import run_mirror
 
     out = work / "out"
-    shutil.rmtree(out, ignore_errors=True)  # of the round before
+    shutil.rmtree(out, ignore_errors=True)  # output of the previous round
     call(
         run_mirror.main,
         *("--model_name_or_path", work / "model", "--train_file", work / "texts.txt", "--output_dir", out / "encoder"),
@@ -127,9 +128,9 @@ def one_round(work: Path, seed: int) -> None:
 
 
 def call(script: Callable[[], None], *flags: object) -> None:
-    """A script's `main` with flags, in this process; its messages go to the bin."""
+    """Run a script's `main` with flags in this process; its output is discarded."""
     before, sys.argv = sys.argv, [script.__module__, *map(str, flags)]
-    with redirect_stdout(NOWHERE), redirect_stderr(NOWHERE):
+    with redirect_stdout(DEVNULL), redirect_stderr(DEVNULL):
         script()
     sys.argv = before
 
@@ -149,8 +150,8 @@ def count(seconds: float) -> Counts:
     )
 
 
-def what_grew(rounds: Sequence[Counts]) -> list[str]:
-    """Names of the counts that were higher in the last quarter of the rounds than in the second, memory by its median."""
+def grown_counts(rounds: Sequence[Counts]) -> list[str]:
+    """Names of the counts that were higher in the last quarter of the rounds than in the second; memory by its median."""
     quarter = len(rounds) // 4
     early, late = rounds[quarter : 2 * quarter], rounds[-quarter:]
     grown = [name for name in COUNTED if min(getattr(c, name) for c in late) > max(getattr(c, name) for c in early)]

@@ -1,4 +1,4 @@
-"""What the benchmarks run on, and what they read off the machine: a stand-in model, made-up text, clocks, peaks, limits."""
+"""Inputs and instruments of the benchmarks: a stand-in model, synthetic text, a step clock, peak memory, matmul limit."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from transformers import BertConfig, BertModel, BertTokenizerFast
 
-from mirror.encoder import load_backbone
-from mirror.errors import InputError
-from mirror.runs import hardware, versions
+from mirror.common.errors import InputError
+from mirror.modeling.backbone import load_backbone
+from mirror.training.run_record import hardware, versions
 
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-TOLD = ("python", "torch", "transformers", "sentence-transformers")
-VOCABULARY = 30_522  # BERT's: the table is part of every optimiser step
+SHOWN_PACKAGES = ("python", "torch", "transformers", "sentence-transformers")
+VOCABULARY = 30_522  # BERT's size: the embedding table is part of every optimiser step
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -32,13 +32,13 @@ def device() -> torch.device:
 
 
 def machine() -> str:
-    """What a table's title tells of the hardware and the versions."""
-    told = ", ".join(f"{package} {number}" for package, number in versions().items() if package in TOLD)
-    return f"{hardware()}, {told}"
+    """Hardware and versions, for the title of a table."""
+    shown = ", ".join(f"{package} {number}" for package, number in versions().items() if package in SHOWN_PACKAGES)
+    return f"{hardware()}, {shown}"
 
 
 def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384) -> None:
-    """A BERT of random weights and a WordPiece vocabulary of `texts`: as fast as a pretrained one, and no download."""
+    """Save a BERT with random weights and a WordPiece vocabulary of `texts`: as fast as a pretrained one, without a download."""
     torch.manual_seed(0)
     start = BertTokenizerFast(vocab={token: number for number, token in enumerate(SPECIAL_TOKENS)})
     start.train_new_from_iterator(texts, VOCABULARY, show_progress=False).save_pretrained(folder)
@@ -53,10 +53,10 @@ def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384
 
 
 def distinct_lines(path: str, count: int) -> list[str]:
-    """The first `count` distinct texts of a file, one a line.
+    """The first `count` distinct lines of a file.
 
     Raises:
-        InputError: it has fewer.
+        InputError: the file has fewer.
     """
     lines: dict[str, None] = {}
     with open(path, encoding="utf-8") as file:
@@ -69,7 +69,7 @@ def distinct_lines(path: str, count: int) -> list[str]:
 
 
 def made_up_sentences(count: int, block: int = 10_000) -> Iterator[str]:
-    """Sentences of 3 to 30 made-up words, the frequent ones as frequent as in a language (Zipf)."""
+    """Sentences of 3 to 30 synthetic words whose frequencies follow Zipf's law."""
     generator = np.random.default_rng(0)
     syllables = np.array([consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aeiou"])
     words = np.array(["".join(row) for row in generator.choice(syllables, (20_000, 3))])
@@ -87,12 +87,12 @@ def synchronise() -> None:
 
 
 class StepClock:
-    """Mean seconds of `steps` optimiser steps after `warmup_steps` others, whoever runs the training loop."""
+    """Mean seconds of `steps` optimiser steps after `warmup_steps` others, for any training loop."""
 
     def __init__(self, warmup_steps: int, steps: int):
         self.warmup_steps, self.steps = warmup_steps, steps
         self.count = 0
-        self.times: dict[int, float] = {}  # when a step ended
+        self.times: dict[int, float] = {}  # step -> end time
 
     def __call__(self, *_) -> None:
         self.count += 1
@@ -103,7 +103,7 @@ class StepClock:
     def step_seconds(self) -> float:
         """
         Raises:
-            RuntimeError: the loop made fewer steps.
+            RuntimeError: fewer steps were made.
         """
         if len(self.times) < 2:
             raise RuntimeError(f"{self.count} optimiser steps were made, {self.warmup_steps + self.steps} expected")
@@ -112,7 +112,7 @@ class StepClock:
 
 @contextmanager
 def step_clock(warmup_steps: int, steps: int) -> Iterator[StepClock]:
-    """Listens to every torch optimiser within."""
+    """Count and time the steps of every torch optimiser inside the `with` block."""
     clock = StepClock(warmup_steps, steps)
     hook = register_optimizer_step_post_hook(clock)
     try:
@@ -122,9 +122,9 @@ def step_clock(warmup_steps: int, steps: int) -> Iterator[StepClock]:
 
 
 def peak_memory() -> float:
-    """Peak of this process in GB: of the GPU's memory where there is one, else resident (Linux), worker processes not counted.
+    """Peak memory of this process in GB: GPU memory if there is a GPU, else resident memory (Linux), without workers.
 
-    Not `getrusage`: its peak begins with that of the process which started this one.
+    Not read with `getrusage`, whose peak is inherited from the parent process.
     """
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 1e9
@@ -135,10 +135,10 @@ def peak_memory() -> float:
 
 
 def matmul_limit(model_folder: str, tokens: int, precision: str, seconds: float = 0.3) -> dict[str, float]:
-    """What the machine's products `x @ w.T` reach in the shapes of the model's linear layers, `tokens` rows at once.
+    """Speed of plain products `x @ w.T` in the shapes of the model's linear layers, with `tokens` rows each.
 
     Returns:
-        `gflops`, over all linear layers together, and `flops_per_token` of their forward pass.
+        `gflops` over all linear layers, and `flops_per_token` of their forward pass.
     """
     model, _ = load_backbone(model_folder, "mean")
     shapes = Counter(
@@ -156,7 +156,7 @@ def _product_seconds(shape: tuple[int, int, int], dtype: torch.dtype, seconds: f
     tokens, width, out = shape
     x = torch.randn(tokens, width, device=device()).to(dtype)
     weight = torch.randn(out, width, device=device()).to(dtype)
-    for _ in range(3):  # the first call makes the kernel
+    for _ in range(3):  # the first call compiles or selects the kernel
         F.linear(x, weight)
     synchronise()
     count, start = 0, time.perf_counter()

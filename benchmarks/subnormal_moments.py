@@ -1,10 +1,10 @@
-"""What subnormal numbers cost AdamW on a CPU: one step over a table of BERT's words whose moments are zero, normal or subnormal.
+"""Cost of subnormal numbers in AdamW on a CPU: one step over BERT's word embeddings with zero, normal or subnormal moments.
 
-    python benchmarks/subnormal_moments.py              # as torch leaves it
-    python benchmarks/subnormal_moments.py --flush      # as run_mirror.py sets it
+    python benchmarks/subnormal_moments.py              # torch's default
+    python benchmarks/subnormal_moments.py --flush      # the setting of run_mirror.py
 
-A word that a long run hardly ever meets has no gradient for most steps. Its first moment then decays, by a tenth a step, to a few of the
-smallest numbers that there are, and rounding keeps it there.
+A rare word has no gradient in most steps of a long run. Its first moment then decays by a tenth per step to a few of the smallest
+representable numbers, and rounding keeps it there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STEPS = 15
 
 
 def step_seconds(moment: float) -> list[float]:
-    """Of each of `STEPS` steps without a gradient, the first moment of all weights being `moment` before each."""
+    """Seconds of each of `STEPS` steps with a zero gradient, with all first moments set to `moment` before each step."""
     table = torch.nn.Parameter(torch.randn(VOCABULARY, 768))
     optimizer = torch.optim.AdamW([table], fused=True)
     table.grad = torch.zeros_like(table)
@@ -52,8 +52,8 @@ def main() -> None:
     )
     torch.set_flush_denormal(parser.parse_args().flush)
     rows = [(name, spread([1000 * value for value in step_seconds(moment)])) for name, moment in MOMENTS.items()]
-    print(f"{machine()}; {STEPS} steps over {VOCABULARY:,} x 768 weights, median (lowest-highest)\n")
-    print(markdown(("first moments", "ms a step"), rows))
+    print(f"{machine()}; {STEPS} steps over {VOCABULARY:,} x 768 weights, median (min-max)\n")
+    print(markdown(("first moments", "ms per step"), rows))
 
 
 if __name__ == "__main__":

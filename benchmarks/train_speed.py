@@ -1,23 +1,23 @@
-"""Seconds a training step takes: this project, sentence-transformers, and the way of the released Mirror-BERT code.
+"""Seconds per training step: this project, sentence-transformers, and the method of the released Mirror-BERT code.
 
     python benchmarks/train_speed.py --train_file my_texts.txt
     python benchmarks/train_speed.py --train_file my_texts.txt --layers 12 --width 768 --batch_size 32
     python benchmarks/train_speed.py --train_file my_texts.txt --model_name_or_path bert-base-uncased
     python benchmarks/train_speed.py --train_file my_texts.txt --variants ours-fp16 ours-padded-fp16 ours-compiled-fp16
 
-A variant is a way of training and a precision (fp32, bf16, fp16):
+A variant is a training method and a precision (fp32, bf16, fp16):
 
-    ours                    run_mirror.py as it is: both views of a text in one forward pass, no padding
+    ours                    run_mirror.py with its defaults: both views of a text in one forward pass, no padding
     ours-padded             the same with --packing off
-    ours-grouped            padded, batches of texts alike in length (--train_sampling_strategy group_by_length)
+    ours-grouped            padded, batches of texts of similar length (--train_sampling_strategy group_by_length)
     ours-compiled           run_mirror.py with --torch_compile
     sentence-transformers   SentenceTransformerTrainer; its loss compares the same pairs of views in one softmax
     original-way            two forward passes padded to --max_length, tokenised by worker processes in the collate function,
                             NTXentLoss of pytorch-metric-learning
 
-All see the same distinct texts, as many as the steps need, once, and save an encoder at the end. Each runs in a process
-of its own; they take turns. A step's seconds are the mean over --steps steps after --warmup_steps others; the process's are
-all of it, from start to exit. Do not run it beside other work: on a busy machine steps take several times as long.
+All variants train once on the same distinct texts, as many as the steps need, and save an encoder at the end. Runs are
+interleaved, one subprocess each. The time of a step is the mean over --steps steps after --warmup_steps others; the time of the
+process is everything from start to exit. Run it on an idle machine: on a busy one, steps take several times as long.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from benchmarks.side_by_side import (
     prepare,
     ratio,
     run_child,
+    run_interleaved,
     spread,
-    take_turns,
     write_report,
 )
-from mirror.errors import InputError, run_main
+from mirror.common.errors import InputError, run_main
 
 
 OURS = {
@@ -63,7 +63,7 @@ DEFAULT_VARIANTS = (
     *("ours-bf16", "ours-padded-bf16", "ours-grouped-bf16", "ours-compiled-bf16"),
 )
 TEMPERATURE, RATE, DECAY, SEED = 0.04, 2e-5, 0.01, 42
-WORKERS = 16  # the released code's
+WORKERS = 16  # as in the released code
 
 
 def main() -> None:
@@ -75,30 +75,30 @@ def main() -> None:
         flags = [*sys.argv[1:], "--work", work]
         facts = prepare(__file__, flags)
         limits = [f"matmul-{precision}" for precision in sorted({way_and_precision(v)[1] for v in args.variants})]
-        results = take_turns(__file__, [*limits, *args.variants], args.rounds, flags)
+        results = run_interleaved(__file__, [*limits, *args.variants], args.rounds, flags)
     title = (
         f"Training step of {facts['model']}, {args.batch_size} texts ({2 * args.batch_size} views); "
-        f"{facts['machine']}; {args.rounds} rounds of {args.steps} steps, {facts['tokens']:.1f} tokens a view; "
-        "median (lowest-highest)"
+        f"{facts['machine']}; {args.rounds} rounds of {args.steps} steps, {facts['tokens']:.1f} tokens per view; "
+        "median (min-max)"
     )
     bars = {
         name: [run["step_seconds"] for run in runs] for name, runs in results.items() if runs and name not in limits
     }
     table = table_of(results, args, facts["tokens"])
-    write_report(args.output_dir, "train_speed", title, table, results, bars, "seconds a step")
+    write_report(args.output_dir, "train_speed", title, table, results, bars, "seconds per step")
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
-    add("--train_file", required=True, help="texts, one a line")
-    add("--model_name_or_path", help="default: a BERT with random weights, made on the spot")
-    add("--layers", type=int, default=6, help="of that BERT (default: 6)")
-    add("--width", type=int, default=384, help="of that BERT (default: 384)")
+    add("--train_file", required=True, help="texts, one per line")
+    add("--model_name_or_path", help="default: a new BERT with random weights")
+    add("--layers", type=int, default=6, help="layers of that BERT (default: 6)")
+    add("--width", type=int, default=384, help="hidden size of that BERT (default: 384)")
     add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=" ".join(DEFAULT_VARIANTS))
     add("--batch_size", type=int, default=200)
     add("--steps", type=int, default=8, help="steps timed (default: 8)")
-    add("--warmup_steps", type=int, default=2, help="steps before them (default: 2)")
+    add("--warmup_steps", type=int, default=2, help="steps before the timed ones (default: 2)")
     add("--max_length", type=int, default=50, help="in tokens (default: 50)")
     add("--pooling", choices=("cls", "mean"), default="cls")
     add_common_flags(parser)
@@ -109,9 +109,10 @@ def parse_arguments(argv: list[str] | None = None) -> Namespace:
 
 
 def way_and_precision(variant: str) -> tuple[str, str]:
-    """
+    """Split a variant into its method and its precision.
+
     Raises:
-        InputError: there is no such variant.
+        InputError: the variant is unknown.
     """
     way, _, precision = variant.rpartition("-")
     if way not in (*OURS, "sentence-transformers", "original-way") or precision not in PRECISIONS:
@@ -120,7 +121,7 @@ def way_and_precision(variant: str) -> tuple[str, str]:
 
 
 def table_of(results: Results, args: Namespace, tokens: float) -> str:
-    """One row for each variant that ran, or that it failed."""
+    """One row per variant; one that failed says so."""
     header = ("variant", "s/step", "sentences/s", "real tokens/s", "of the matmul limit", "process s", "peak GB")
     rows = []
     for variant in args.variants:
@@ -153,7 +154,7 @@ def table_of(results: Results, args: Namespace, tokens: float) -> str:
     return markdown((*header, "vs original-way", "vs sentence-transformers"), rows) + note
 
 
-# ---- In a measuring process ------------------------------------------------------------------------------------------
+# ---- In a measuring subprocess ---------------------------------------------------------------------------------------
 
 
 def measure(variant: str, args: Namespace) -> dict:
@@ -175,7 +176,7 @@ def measure(variant: str, args: Namespace) -> dict:
 
 
 def make_inputs(args: Namespace) -> dict:
-    """The corpus, cut to what the steps need, and the model; what the table's title tells of them."""
+    """Write the corpus, limited to what the steps need, and the model; return the facts for the title of the table."""
     from benchmarks.stand_in import distinct_lines, machine, make_model
 
     texts = distinct_lines(args.train_file, args.batch_size * (args.warmup_steps + args.steps))
@@ -200,7 +201,7 @@ def read_corpus(args: Namespace) -> list[str]:
 
 
 def mean_tokens(model: str, texts: list[str], max_length: int) -> float:
-    """Tokens of a text, special ones included, padding not."""
+    """Mean number of tokens per text, with special tokens and without padding."""
     from transformers import AutoTokenizer
 
     ids = AutoTokenizer.from_pretrained(model)(texts, truncation=True, max_length=max_length)["input_ids"]
@@ -262,13 +263,13 @@ def train_sentence_transformers(model: str, args: Namespace, way: str, precision
 
 
 def train_original_way(model: str, args: Namespace, way: str, precision: str, output_dir: str) -> None:
-    """One epoch as the released code spends it: same batches, padding, loss and precision, none of its text."""
+    """One epoch with the batches, padding, loss and precision of the released code; none of its source is used."""
     import torch
     from pytorch_metric_learning.losses import NTXentLoss
     from torch.utils.data import DataLoader
 
     from benchmarks.stand_in import DTYPES, device
-    from mirror.encoder import load_backbone
+    from mirror.modeling.backbone import load_backbone
 
     torch.manual_seed(SEED)
     place = device()
@@ -295,13 +296,13 @@ def train_original_way(model: str, args: Namespace, way: str, precision: str, ou
         scaler.scale(loss).backward()
         scaler.step(optimiser)
         scaler.update()
-        loss.item()  # the released code adds it up at every step
+        loss.item()  # the released code sums it at every step
     encoder.save_pretrained(output_dir)
     tokenizer.save_pretrained(output_dir)
 
 
 def padded_sides(tokenizer, max_length: int, texts: list[str]) -> list:
-    """Both views of B texts, each tokenised now and padded to the full length."""
+    """Both views of B texts, tokenised on the fly and padded to the full length."""
     sides = (texts, [mask_span(text) for text in texts])
     return [
         tokenizer(side, padding="max_length", truncation=True, max_length=max_length, return_tensors="pt")

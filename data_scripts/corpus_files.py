@@ -1,4 +1,4 @@
-"""What the corpus scripts share: a text file, whole or not there, a report, and a record of how it was made."""
+"""Output of the corpus scripts: a text file with atomic writes, a report, and a JSON record of how it was made."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.errors import InputError
-from mirror.files import write_whole
+from mirror.common.atomic_files import atomic_write_text
+from mirror.common.errors import InputError
 
 
 def report_of(texts: list[str]) -> dict:
-    """Facts of a corpus of one or more texts; equal texts are false negatives in a batch."""
+    """Statistics of a non-empty corpus. Duplicates count because they are false negatives in a batch."""
     lengths = np.array([len(text) for text in texts])
     return {
         "texts": len(texts),
@@ -25,16 +25,20 @@ def report_of(texts: list[str]) -> dict:
 
 
 def write_corpus(path: str, texts: list[str], made_by: str, settings: dict, facts: dict | None = None) -> None:
-    """Write one text a line, beside it `<path>.json` with how it came about, and print the report.
+    """Write one text per line to `path`, a record to `<path>.json`, and print the report.
 
     Args:
-        made_by: the script; `settings` are its flags, files by name only, and `facts` what it saw on the way.
+        path: the text file.
+        texts: the corpus.
+        made_by: name of the script.
+        settings: its flags, with file names instead of paths.
+        facts: counts from reading the input, e.g. of dropped rows.
 
     Raises:
-        InputError: there is no text, or the file cannot be written.
+        InputError: there are no texts, or the file cannot be written.
     """
     if not texts:
-        raise InputError("no text is left to write; loosen the flags or give more input")
+        raise InputError("no texts left to write; change the flags or give more input")
     target = Path(path)
     content = "".join(f"{text}\n" for text in texts)
     record = {
@@ -46,19 +50,22 @@ def write_corpus(path: str, texts: list[str], made_by: str, settings: dict, fact
         "numpy": version("numpy"),
     }
     try:
-        write_whole(target.with_name(target.name + ".json"), json.dumps(record, indent=2, ensure_ascii=False) + "\n")
-        write_whole(target, content)
+        atomic_write_text(
+            target.with_name(target.name + ".json"), json.dumps(record, indent=2, ensure_ascii=False) + "\n"
+        )
+        atomic_write_text(target, content)
     except OSError as error:
         raise InputError(f"--output_file {path}: {error.strerror}") from error
     print(format_report(target.name, record))
 
 
 def format_report(name: str, record: dict) -> str:
+    """The report and the facts of a record as aligned lines."""
     report = record["report"]
     low, median, high, longest = report["characters_p5_p50_p95_max"]
     lines = [
-        f"{name}: {report['texts']:,} texts, {report['repeated']:,} of them repeated",
-        f"  characters a text    {low} / {median} / {high} / {longest} (5 %, median, 95 %, longest)",
+        f"{name}: {report['texts']:,} texts, {report['repeated']:,} duplicates",
+        f"  characters per text  {low} / {median} / {high} / {longest} (5%, median, 95%, maximum)",
         f"  distinct characters  {report['distinct_characters']:,}",
     ]
     return "\n".join(lines + [f"  {key.replace('_', ' '):<20} {value:,}" for key, value in record["facts"].items()])

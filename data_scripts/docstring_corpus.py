@@ -1,10 +1,11 @@
-"""Collect the docstrings of the Python packages installed on this machine: real text, no download.
+"""Collect the docstrings of the installed Python packages: real text without a download.
 
     python data_scripts/docstring_corpus.py --output_dir data/docs
     python data_scripts/docstring_corpus.py --output_dir data/docs --packages stdlib numpy my_own_package
 
-Writes `train.txt` (names and summaries of five functions in eight, one text a line, unpaired: what run_mirror.py trains on
-by default) and `search.tsv` (query and target of one quarter: the task docs_search). The rest is docs_search_dev's.
+Writes `train.txt` (function names and docstring summaries of 5/8 of the functions, one text per line, unpaired: the
+default corpus of run_mirror.py) and `search.tsv` (query and target for 1/4 of the functions: the task docs_search).
+The remaining 1/8 is held out for docs_search_dev.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mirror.docstrings import DEFAULT_PACKAGES, collect, search_pairs, training_texts
-from mirror.errors import InputError, run_main
-from mirror.files import write_whole
+from mirror.common.atomic_files import atomic_write_text
+from mirror.common.errors import InputError, run_main
+from mirror.data.docstring_corpus import DEFAULT_PACKAGES, collect, search_pairs, training_texts
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", required=True, help="folder for the two files")
+    parser.add_argument("--output_dir", required=True, help="folder for train.txt and search.tsv")
     parser.add_argument("--packages", nargs="+", default=DEFAULT_PACKAGES, help="importable packages, or 'stdlib'")
-    parser.add_argument("--num_proc", type=int, help="processes to parse with (default: one for each core)")
+    parser.add_argument("--num_proc", type=int, help="number of parsing processes (default: one per core)")
     args = parser.parse_args()
 
     entries = collect(args.packages, args.num_proc)
@@ -33,8 +34,10 @@ def main() -> None:
         raise InputError(f"no docstrings found in {' '.join(args.packages)}; are they installed in this environment?")
     texts, pairs = training_texts(entries), search_pairs(entries)
     folder = Path(args.output_dir)
-    write_whole(folder / "train.txt", "".join(f"{text}\n" for text in texts))
-    write_whole(folder / "search.tsv", "query\ttarget\n" + "".join(f"{name}\t{summary}\n" for name, summary in pairs))
+    atomic_write_text(folder / "train.txt", "".join(f"{text}\n" for text in texts))
+    atomic_write_text(
+        folder / "search.tsv", "query\ttarget\n" + "".join(f"{name}\t{summary}\n" for name, summary in pairs)
+    )
     print(f"{len(entries):,} docstrings: {len(texts):,} training texts, {len(pairs):,} search pairs in {folder}")
 
 

@@ -1,7 +1,8 @@
-"""Where each file of the evaluation folder can be built from, and how its source is read.
+"""Sources of the files in the evaluation folder, and their readers.
 
-A source gives a header and rows of strings; it writes nothing and checks nothing but that its own files are there. Hub
-datasets are pinned to a revision. A checkout or download of the authors' files is a folder that the user names.
+A reader returns a header and rows of strings. It writes nothing, and only checks that its own files exist. Hub
+datasets are pinned to a revision; for the authors' original files, the user gives the folder of a checkout or
+download.
 """
 
 from __future__ import annotations
@@ -20,78 +21,79 @@ from datasets import ClassLabel, load_dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError, one_line
 
 
 Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # header and rows
 SENTENCES, WORDS = ("sentence1", "sentence2", "score"), ("word1", "word2", "score")
 
-# The folders that a user can name, as flags of prepare_eval_data.py.
+# Folders with the authors' files: flags of prepare_eval_data.py and their help texts.
 FOLDERS = {
-    "senteval_dir": "data/downstream of a SentEval checkout, after its get_transfer_data.bash (github.com/facebookresearch/SentEval)",
+    "senteval_dir": "data/downstream of a checkout of github.com/facebookresearch/SentEval, after running its "
+    "get_transfer_data.bash",
     "word_similarity_dir": "data/word-sim of a checkout of github.com/mfaruqui/eval-word-vectors",
-    "multisimlex_dir": "scores.csv and translation.csv from multisimlex.com",
+    "multisimlex_dir": "folder with scores.csv and translation.csv from multisimlex.com",
     "xling_eval_dir": "bli_datasets of a checkout of github.com/codogogo/xling-eval",
     "laser_dir": "data/tatoeba/v1 of a checkout of github.com/facebookresearch/LASER",
     "cls10_dir": "cls-acl10-unprocessed of webis.de/data/webis-cls-10",
-    "biosyn_dir": "BioSyn's data sets, one folder each (github.com/dmis-lab/BioSyn), and cometa/ with its owners' files",
+    "biosyn_dir": "folder with the data sets of github.com/dmis-lab/BioSyn, one folder each, and COMETA in cometa/",
     "xlbel_dir": "evaluation/xl_bel/xlbel_v1.0 of a checkout of github.com/cambridgeltl/sapbert",
 }
 
 
 @dataclass(frozen=True)
 class HubFile:
-    """A split of a Hub dataset whose columns become ours."""
+    """A split of a Hub dataset, with a mapping to the columns of the evaluation folder."""
 
     dataset: str
     revision: str
-    columns: dict[str, str]  # our name -> theirs
+    columns: dict[str, str]  # column in the evaluation folder -> column of the dataset
     config: str | None = None
     split: str = "test"
 
     def read(self, mirror: Path | None = None) -> Table:
-        """The rows; labels by name where the dataset has names for them.
+        """Header and rows; class labels are replaced by their names.
 
         Args:
-            mirror: a folder with copies of Hub datasets, for a machine without network: `mirror/owner/name`.
+            mirror: a folder with copies of Hub datasets as `mirror/owner/name`, for machines without network access.
 
         Raises:
-            InputError: it cannot be had.
+            InputError: the dataset cannot be loaded, or a column is missing.
         """
         if mirror is None:
-            return self._columns(self.dataset, load_kwargs={"revision": self.revision})
-        with tempfile.TemporaryDirectory() as fresh:  # the usual cache takes two folders of one name for the same
-            return self._columns(str(mirror / self.dataset), load_kwargs={"cache_dir": fresh})
+            return self._load_columns(self.dataset, load_kwargs={"revision": self.revision})
+        with tempfile.TemporaryDirectory() as fresh:  # the default cache confuses two folders of the same name
+            return self._load_columns(str(mirror / self.dataset), load_kwargs={"cache_dir": fresh})
 
-    def _columns(self, place: str, load_kwargs: dict) -> Table:
+    def _load_columns(self, name_or_path: str, load_kwargs: dict) -> Table:
         try:
-            data = load_dataset(place, self.config, split=self.split, **load_kwargs)
-        except (OSError, ValueError) as error:  # datasets' own errors and those of the network are among these
-            raise InputError(f"cannot load {place} ({' '.join(str(error).split())[:200]})") from error
+            data = load_dataset(name_or_path, self.config, split=self.split, **load_kwargs)
+        except (OSError, ValueError) as error:  # includes the errors of datasets and of the network
+            raise InputError(f"cannot load {name_or_path} ({one_line(error, 200)})") from error
         if missing := set(self.columns.values()) - set(data.column_names):
-            raise InputError(f"{place} has no column {missing.pop()!r}; it has {data.column_names}")
-        names = {
+            raise InputError(f"{name_or_path} has no column {missing.pop()!r}; it has {data.column_names}")
+        to_text = {
             column: data.features[column].int2str if isinstance(data.features[column], ClassLabel) else _text
             for column in self.columns.values()
         }
-        read = [[names[column](value) for value in data[column]] for column in self.columns.values()]
+        read = [[to_text[column](value) for value in data[column]] for column in self.columns.values()]
         return tuple(self.columns), list(zip(*read, strict=True))
 
 
 @dataclass(frozen=True)
 class LocalFile:
-    """A file of the authors' own distribution."""
+    """A file of the authors' original distribution."""
 
     folder: str  # a key of FOLDERS
     reader: Callable[..., Table]
-    parts: tuple[str, ...]  # what varies in the path: a language, a split
+    parts: tuple[str, ...]  # variable parts of the path: a language, a split
 
     def read(self, root: Path) -> Table:
         return self.reader(root, *self.parts)
 
 
 def hub_source(path: str) -> HubFile | None:
-    """The Hub dataset that `path` of the evaluation folder can be built from."""
+    """The Hub dataset for the file `path` of the evaluation folder, if there is one."""
     if path in HUB:
         return HUB[path]
     if match := re.fullmatch(r"tatoeba/([a-z]{3})-eng\.tsv", path):
@@ -110,7 +112,7 @@ def hub_source(path: str) -> HubFile | None:
 
 
 def local_source(path: str) -> LocalFile | None:
-    """The reader of the authors' files that `path` of the evaluation folder can be built from."""
+    """The original file for the file `path` of the evaluation folder, if there is a reader for it."""
     for pattern, folder, reader in LOCAL:
         if match := re.fullmatch(pattern, path):
             return LocalFile(folder, reader, match.groups())
@@ -149,7 +151,7 @@ HUB = {
 
 
 def _senteval_sts(root: Path, year: str) -> Table:
-    """The subsets of one year; pairs without a score (2015, 2016) were never part of the evaluation."""
+    """All subsets of one year, without the unscored pairs of 2015 and 2016, which are not part of the evaluation."""
     folder, rows = root / "STS" / f"STS{year}-en-test", []
     for path in sorted(folder.glob("STS.input.*.txt")):
         subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
@@ -167,7 +169,7 @@ def _senteval_sick(root: Path, part: str) -> Table:
 
 
 def _senteval_binary(root: Path, task: str) -> Table:
-    """MR, CR, SUBJ, MPQA: a file for each label, in Latin-1 as SentEval reads them."""
+    """MR, CR, SUBJ, MPQA: one file per label, read as Latin-1 as in SentEval."""
     files = {
         "mr": ("MR/rt-polarity.neg", "MR/rt-polarity.pos"),
         "cr": ("CR/custrev.neg", "CR/custrev.pos"),
@@ -215,7 +217,7 @@ def _word_pairs(root: Path, name: str) -> Table:
 
 
 def _multisimlex(root: Path, language: str) -> Table:
-    """Concept pairs in the order of their ids, scores to four decimals."""
+    """Concept pairs in the order of their ids, with scores to four decimals."""
     return WORDS, [(first, second, f"{score:.4f}") for first, second, score in _concept_pairs(root, language)]
 
 
@@ -224,10 +226,14 @@ def _multisimlex_pair(root: Path, left: str, right: str) -> Table:
 
 
 def cross_multisimlex(left: list[tuple[str, str, float]], right: list[tuple[str, str, float]]) -> Table:
-    """Cross-lingual pairs out of two aligned languages, as Vulić et al. (2020) make them.
+    """Cross-lingual pairs from two aligned languages, as in Vulić et al. (2020).
 
-    Word 1 of one language with word 2 of the other, both ways round, scored with the mean of the two scores; a concept
-    pair that the two languages score more than a fifth of the scale (1.2) apart is left out, a repeated pair too.
+    Word 1 of one language is paired with word 2 of the other, in both directions, with the mean of the two scores. A
+    concept pair is dropped if the two scores differ by more than a fifth of the scale (1.2); duplicate pairs are
+    dropped too.
+
+    Args:
+        left, right: word 1, word 2 and score of each concept pair, in the same order.
     """
     rows: dict[tuple[str, str], tuple[str, str]] = {}
     for number, ((a1, a2, a_score), (b1, b2, b_score)) in enumerate(zip(left, right, strict=True), start=1):
@@ -263,7 +269,7 @@ def _laser(root: Path, language: str) -> Table:
 
 def _cls10(root: Path, language: str, domain: str, split: str) -> Table:
     path, rows = root / language / domain / f"{split}.review", []
-    _need(path)
+    _require_file(path)
     for item in ElementTree.parse(path).iter("item"):
         summary, rating, text = (item.findtext(tag) or "" for tag in ("summary", "rating", "text"))
         stars = int(float(rating))
@@ -276,7 +282,7 @@ def _xlbel(root: Path, language: str) -> Table:
     return ("cui", "mention"), [tuple(_text(field) for field in line.split("||")[:2]) for line in lines]
 
 
-# path in the evaluation folder, flag, reader of that folder with the groups of the path
+# Path in the evaluation folder, flag of the source folder, and its reader, called with the groups of the path.
 LOCAL = (
     (r"sts/sts(1[2-6])\.tsv", "senteval_dir", _senteval_sts),
     (r"sts/sickr_(train|trial|test)\.tsv", "senteval_dir", _senteval_sick),
@@ -294,24 +300,24 @@ LOCAL = (
 )
 
 
-def _need(path: Path) -> None:
+def _require_file(path: Path) -> None:
     if not path.is_file():
-        raise InputError(f"{path} is missing; is the folder the one that --help describes?")
+        raise InputError(f"{path} is missing; check that the folder is the one described in --help")
 
 
 def _lines(path: Path, encoding: str = "utf-8-sig") -> list[str]:
-    """Lines without their ends; only a line feed ends one."""
-    _need(path)
+    """Lines without line ends; only line feeds separate lines."""
+    _require_file(path)
     lines = [line.rstrip("\r") for line in path.read_text(encoding=encoding).split("\n")]
     return lines if lines[-1] else lines[:-1]
 
 
 def _csv(path: Path) -> Iterator[dict[str, str]]:
-    _need(path)
+    _require_file(path)
     with path.open(encoding="utf-8-sig", newline="") as lines:
         yield from csv.DictReader(lines)
 
 
 def _text(value: object) -> str:
-    """One line without tabs, which end a field in the evaluation folder."""
+    """The value as one line without tabs, which separate fields in the evaluation folder."""
     return " ".join(str(value).split())

@@ -1,11 +1,12 @@
-"""The most frequent words of a language, or a later slice of that list, by the library wordfreq.
+"""The most frequent words of a language, or a later slice of the frequency list, from the library wordfreq.
 
     python -m pip install -r requirements-corpora.txt
     python data_scripts/frequent_words.py --language en --output_file data/en_words_top_10k.txt
     python data_scripts/frequent_words.py --language en --bucket 3 --output_file data/en_words_20k_30k.txt
 
-Writes one word a line, most frequent first, and beside it a .json that says how. Bucket k holds the words of rank
-(k - 1) x count + 1 to k x count: what a study of frequency needs. The library leaves out numbers of two digits and more.
+Writes one word per line, most frequent first, and a .json file that records how they were made. Bucket k contains the
+words with ranks (k - 1) x count + 1 to k x count, for studies of word frequency. The library excludes numbers of two
+or more digits.
 """
 
 from __future__ import annotations
@@ -18,15 +19,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.corpus_files import write_corpus
-from mirror.errors import InputError, nearest, run_main
-from mirror.flags import Parser, positive
+from mirror.common.cli import Parser, positive
+from mirror.common.errors import InputError, did_you_mean, run_main
 
 
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("--language", required=True, help="two-letter code: en, fr, ar, zh, ...")
-    parser.add_argument("--count", type=positive, default=10_000, help="words in a bucket (default: 10000)")
-    parser.add_argument("--bucket", type=positive, default=1, help="which bucket of the list; 1 is the top (default)")
+    parser.add_argument("--count", type=positive, default=10_000, help="words per bucket (default: 10000)")
+    parser.add_argument(
+        "--bucket", type=positive, default=1, help="number of the bucket; 1: the most frequent words (default)"
+    )
     parser.add_argument("--output_file", required=True, help="text file to write")
     args = parser.parse_args()
     words = frequent_words(args.language, args.count, args.bucket)
@@ -38,7 +41,7 @@ def frequent_words(language: str, count: int, bucket: int) -> list[str]:
     """The words of one bucket, most frequent first.
 
     Raises:
-        InputError: the library is not installed, does not know the language, or has too few words of it.
+        InputError: wordfreq is not installed, does not support the language, or has too few words.
     """
     try:
         import wordfreq
@@ -46,7 +49,9 @@ def frequent_words(language: str, count: int, bucket: int) -> list[str]:
         raise InputError("wordfreq is not installed; python -m pip install -r requirements-corpora.txt") from error
     known = wordfreq.available_languages()
     if language not in known:
-        raise InputError(f"--language {language}: not in wordfreq{nearest(language, known)}; it has {' '.join(known)}")
+        raise InputError(
+            f"--language {language}: not in wordfreq{did_you_mean(language, known)}; available: {' '.join(known)}"
+        )
     words = wordfreq.top_n_list(language, count * bucket)
     if len(words) < count * bucket:
         raise InputError(

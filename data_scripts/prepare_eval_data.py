@@ -1,11 +1,12 @@
-"""Build the evaluation folder that run_eval.py reads, from the Hub or from the authors' own files.
+"""Build the evaluation folder for run_eval.py, from the Hub or from the authors' original files.
 
     python data_scripts/prepare_eval_data.py --tasks sts stsb_dev qnli tatoeba --output_dir data
     python data_scripts/prepare_eval_data.py --tasks word --word_similarity_dir eval-word-vectors/data/word-sim --output_dir data
 
-A file is written aside, read back as run_eval.py will read it (columns, number of rows, range of the scores), compared
-with its checksum where one is known, and only then given its name: a file that is there is whole. MANIFEST.tsv records
-where each is from. Files that are there already are checked and kept. A folder that is named wins over the Hub.
+Each file is written under a temporary name, checked as in run_eval.py (columns, number of rows, range of the scores),
+compared with its checksum if one is known, and then renamed, so every file in the folder is complete. MANIFEST.tsv
+records the source of each file. Existing files are checked and kept. A source folder that is given takes precedence
+over the Hub.
 """
 
 from __future__ import annotations
@@ -23,19 +24,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.eval_data_sources import FOLDERS, Table, hub_source, local_source
-from mirror.errors import InputError, run_main
+from mirror.common.atomic_files import atomic_path
+from mirror.common.errors import InputError, run_main
 from mirror.evaluation.bli import ROWS as BLI_ROWS
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.evaluation.sts import SICK_FULL
 from mirror.evaluation.task import DataFile, Task
-from mirror.files import written_aside
 
 
 logger = logging.getLogger("prepare_eval_data")
 
 CHECKSUMS = Path(__file__).with_name("eval_data_checksums.tsv")
 MANIFEST_COLUMNS = ("path", "rows", "source", "sha256")
-# BioSyn's and COMETA's folders are read as they are (mirror/evaluation/linking.py), so they are copied whole.
+# The folders of BioSyn and COMETA are read in their original format (mirror/evaluation/linking.py), so they
+# are copied without changes.
 WHOLE_FOLDERS = {
     "bel_ncbi": "ncbi-disease",
     "bel_bc5cdr_disease": "bc5cdr-disease",
@@ -60,7 +62,7 @@ def main() -> None:
 
 
 def files_of(task: Task, args: argparse.Namespace) -> Iterator[DataFile]:
-    """The files that a task can use: of BLI both training dictionaries, of the whole of SICK the form that there is."""
+    """The files that a task can use: for BLI both training dictionaries, for full SICK-R the available format."""
     if task.name == "sickr_full" and not args.senteval_dir:
         yield SICK_FULL
     elif task.name.startswith("bli_"):
@@ -71,33 +73,33 @@ def files_of(task: Task, args: argparse.Namespace) -> Iterator[DataFile]:
 
 
 def install(file: DataFile, args: argparse.Namespace, output_dir: Path) -> None:
-    """Put one file into the folder, unless it is there and sound.
+    """Build one file, or check the existing one.
 
     Raises:
-        InputError: no source for it was named, the source is damaged, or what came of it is not what was expected.
+        InputError: no source was given, the source is damaged, or the result is not the expected file.
     """
     manifest = read_manifest(output_dir)
     if (output_dir / file.path).is_file():
         file.read(output_dir)
         if file.path in manifest and manifest[file.path]["sha256"] != sha256(output_dir / file.path):
             raise InputError(f"{output_dir / file.path} has changed since it was built; delete it to build it again")
-        logger.info("%s is there", file.path)
+        logger.info("%s exists", file.path)
         return
     (header, rows), source = read_source(file.path, args)
-    aside = output_dir / ".partial"
-    write_table(aside / file.path, header, rows)
-    file.read(aside)  # raises if it is not what run_eval.py expects
-    check_known(file.path, aside / file.path)
+    temporary = output_dir / ".partial"
+    write_table(temporary / file.path, header, rows)
+    file.read(temporary)  # raises if run_eval.py would refuse it
+    check_checksum(file.path, temporary / file.path)
     (output_dir / file.path).parent.mkdir(parents=True, exist_ok=True)
-    (aside / file.path).replace(output_dir / file.path)
-    shutil.rmtree(aside)
+    (temporary / file.path).replace(output_dir / file.path)
+    shutil.rmtree(temporary)
     record = {"path": file.path, "rows": len(rows), "source": source, "sha256": sha256(output_dir / file.path)}
     write_manifest(output_dir, manifest | {file.path: record})
     logger.info("%s: %s rows from %s", file.path, f"{len(rows):,}", source)
 
 
 def read_source(path: str, args: argparse.Namespace) -> tuple[Table, str]:
-    """Header and rows for a file of the folder, and where they are from."""
+    """Header and rows of a file of the evaluation folder, and the name of its source."""
     local, hub = local_source(path), hub_source(path)
     folder = getattr(args, local.folder) if local else None
     if folder:
@@ -107,24 +109,26 @@ def read_source(path: str, args: argparse.Namespace) -> tuple[Table, str]:
         return hub.read(mirror), f"{hub.dataset}@{hub.revision}"
     if local:
         raise InputError(f"{path} is not on the Hub; give --{local.folder}: {FOLDERS[local.folder]}")
-    raise InputError(f"{path} can be had from its owners only; docs/evaluation.md says from whom and in which form")
+    raise InputError(
+        f"{path} is only available from its owners; docs/evaluation.md describes the source and the format"
+    )
 
 
 def copy_folder(name: str, biosyn_dir: str | None, output_dir: Path) -> None:
-    """A data set of BioSyn's or COMETA's form, copied aside and renamed; `run_eval.py` checks its files."""
+    """Copy a data set in the format of BioSyn or COMETA; `run_eval.py` checks its files."""
     target = output_dir / "biomed" / name
     if target.is_dir():
-        logger.info("%s is there", target)
+        logger.info("%s exists", target)
         return
     if not biosyn_dir:
         raise InputError(f"biomed/{name} is not on the Hub; give --biosyn_dir: {FOLDERS['biosyn_dir']}")
     source = Path(biosyn_dir) / name
     if not source.is_dir():
-        raise InputError(f"{source} is missing; --biosyn_dir holds {', '.join(WHOLE_FOLDERS.values())}")
-    aside = target.with_name(f".{name}.partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.copytree(source, aside)
-    aside.replace(target)
+        raise InputError(f"{source} is missing; --biosyn_dir must contain {', '.join(WHOLE_FOLDERS.values())}")
+    temporary = target.with_name(f".{name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    shutil.copytree(source, temporary)
+    temporary.replace(target)
     logger.info("biomed/%s from %s", name, source)
 
 
@@ -133,13 +137,17 @@ def write_table(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]
     path.write_text("".join("\t".join(row) + "\n" for row in (header, *rows)), encoding="utf-8")
 
 
-def check_known(path: str, built: Path) -> None:
-    """Compare with the checksum of a build that was looked at, where there is one."""
+def check_checksum(path: str, built: Path) -> None:
+    """Compare a built file with its known checksum, if there is one.
+
+    Raises:
+        InputError: the checksums differ.
+    """
     with CHECKSUMS.open(encoding="utf-8", newline="") as lines:
         known = {row["path"]: row["sha256"] for row in csv.DictReader(lines, delimiter="\t")}
     if path in known and known[path] != sha256(built):
-        raise InputError(f"{path} came out other than known (sha256 {sha256(built)[:12]}, expected {known[path][:12]}); "
-                         "is the source complete and the version that --help names?")  # fmt: skip
+        raise InputError(f"{path} has a wrong checksum (sha256 {sha256(built)[:12]}, expected {known[path][:12]}); "
+                         "check that the source is complete and the version described in --help")  # fmt: skip
 
 
 def sha256(path: Path) -> str:
@@ -157,15 +165,19 @@ def read_manifest(output_dir: Path) -> dict[str, dict]:
 def write_manifest(output_dir: Path, records: dict[str, dict]) -> None:
     header = list(dict.fromkeys([*MANIFEST_COLUMNS, *(key for record in records.values() for key in record)]))
     rows = [tuple(str(records[path].get(column, "")) for column in header) for path in sorted(records)]
-    with written_aside(output_dir / "MANIFEST.tsv") as aside:
-        write_table(aside, tuple(header), rows)
+    with atomic_path(output_dir / "MANIFEST.tsv") as temporary:
+        write_table(temporary, tuple(header), rows)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", nargs="+", required=True, help="as in run_eval.py, whose --list_tasks prints them")
-    parser.add_argument("--output_dir", required=True, help="the evaluation folder, run_eval.py's --data_dir")
-    parser.add_argument("--hub_mirror", help="a folder with copies of Hub datasets, as owner/name, instead of the Hub")
+    parser.add_argument(
+        "--tasks", nargs="+", required=True, help="tasks of run_eval.py; run_eval.py --list_tasks prints them"
+    )
+    parser.add_argument("--output_dir", required=True, help="evaluation folder: the --data_dir of run_eval.py")
+    parser.add_argument(
+        "--hub_mirror", help="folder with copies of Hub datasets as owner/name, to use instead of the Hub"
+    )
     for flag, meaning in FOLDERS.items():
         parser.add_argument(f"--{flag}", metavar="D", help=meaning)
     return parser.parse_args()

@@ -1,14 +1,15 @@
-"""Pretrain the small masked language model that this repository ships in `assets/mini-mlm`.
+"""Pretrain the small masked language model in `mirror/assets/mini-mlm`.
 
-A plain `BertForMaskedLM` and the Trainer; three things get it past the unigram plateau on a CPU: word vectors that
-start from a factorised co-occurrence matrix, no dropout, and many short sequences. Resumable at any step:
+A plain `BertForMaskedLM` with the Trainer. Three measures get it past the unigram plateau on a CPU: word embeddings
+initialised from a factorised co-occurrence matrix, no dropout, and many short sequences. The run can be resumed at any
+step:
 
     python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm \\
         --max_steps 12000 --learning_rate 1e-3 --bf16 --compile_loss
-    # then let the rate decay to zero, from the last checkpoint of the first run
+    # then decay the learning rate to zero, starting from the last checkpoint of the first run
     python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm-final \\
         --start_from out/mini-mlm --max_steps 4000 --learning_rate 1e-3 --lr_scheduler_type linear --warmup_steps 50 \\
-        --bf16 --compile_loss --export_dir assets/mini-mlm
+        --bf16 --compile_loss --export_dir mirror/assets/mini-mlm
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ from transformers import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mirror.docstrings import collect, pretraining_paragraphs
-from mirror.interruption import InterruptibleTrainer, last_whole_checkpoint
+from mirror.data.docstring_corpus import collect, pretraining_paragraphs
+from mirror.training.resumable import ResumableTrainer, last_complete_checkpoint
 
 
 logger = logging.getLogger(__name__)
 
-# Length of a row and its share of the steps. Most texts that users encode are short, so most rows are.
+# Sequence length -> share of the steps. Most texts that users encode are short, so most sequences are.
 LENGTHS = {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1}
 DOCSTRING_PACKAGES = (
     *("stdlib", "numpy", "scipy", "pandas", "sklearn", "matplotlib", "networkx", "torch", "transformers", "sympy"),
@@ -55,22 +56,28 @@ SENTENCE_START = re.compile(r"(?<=[.!?])[\"']?\s+(?=[\"']?[A-Z])")
 
 @dataclass
 class MiniMLMArguments:
-    text_files: list[str] = field(metadata={"help": "Plain text, one paragraph a line."})
-    start_from: str | None = field(default=None, metadata={"help": "Folder of an earlier run: its weights and data."})
-    vocab_size: int = field(default=12000, metadata={"help": "WordPiece entries."})
-    hidden_size: int = field(default=256, metadata={"help": "Width; the number of heads is this over 64."})
-    num_hidden_layers: int = field(default=3, metadata={"help": "Transformer layers."})
-    tokens_per_step: int = field(default=4096, metadata={"help": "Tokens of one batch, whatever the rows' length."})
+    text_files: list[str] = field(metadata={"help": "Plain text files with one paragraph per line."})
+    start_from: str | None = field(
+        default=None, metadata={"help": "Folder of an earlier run whose weights and data to use."}
+    )
+    vocab_size: int = field(default=12000, metadata={"help": "Size of the WordPiece vocabulary."})
+    hidden_size: int = field(
+        default=256, metadata={"help": "Hidden size; the number of attention heads is this divided by 64."}
+    )
+    num_hidden_layers: int = field(default=3, metadata={"help": "Number of transformer layers."})
+    tokens_per_step: int = field(default=4096, metadata={"help": "Tokens per batch, for any sequence length."})
     mlm_probability: float = field(default=0.18, metadata={"help": "Share of the tokens to predict."})
     export_dir: str | None = field(
-        default=None, metadata={"help": "Also write the model in float16, with the dropout that fine-tuning wants."}
+        default=None, metadata={"help": "Also save the model here, in float16 and with dropout for fine-tuning."}
     )
-    compile_loss: bool = field(default=False, metadata={"help": "torch.compile the forward pass: about 1.15x."})
+    compile_loss: bool = field(
+        default=False, metadata={"help": "Compile the forward pass with torch.compile: about 1.15x faster."}
+    )
 
 
 @dataclass
 class Corpus:
-    """All texts as one line of token ids, and where sentences start in it."""
+    """All texts as one sequence of token ids, and the positions where sentences start."""
 
     ids: np.ndarray  # (tokens,) uint16
     starts: np.ndarray  # (sentences,) int64
@@ -80,14 +87,14 @@ class Corpus:
         return cls(np.load(folder / "ids.npy"), np.load(folder / "starts.npy"))
 
     def save(self, folder: Path) -> None:
-        """`starts.npy` is renamed into place at the end: where it is, the folder is whole."""
+        """Write both files; `starts.npy` is renamed into place last, so if it exists the folder is complete."""
         np.save(folder / "ids.npy", self.ids)
         np.save(folder / "_starts.npy", self.starts)
         (folder / "_starts.npy").replace(folder / "starts.npy")
 
 
 class WindowBatches(Dataset):
-    """Item i is a whole batch: windows of one length, masked; a function of (seed, i) and nothing else."""
+    """Dataset of batches: item i is a batch of masked windows of one length, determined only by (seed, i)."""
 
     def __init__(self, corpus: Corpus, tokenizer: BertTokenizerFast, args: MiniMLMArguments, seed: int, steps: int):
         self.corpus, self.tokenizer, self.args, self.seed, self.steps = corpus, tokenizer, args, seed, steps
@@ -106,7 +113,14 @@ class WindowBatches(Dataset):
         return self._mask(ids, rng)
 
     def _mask(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-        """BERT's rule on a fixed number of tokens: 80 % become [MASK], 10 % a random token, 10 % stay."""
+        """Mask a fixed number of tokens as in BERT: 80% become [MASK], 10% a random token, 10% are unchanged.
+
+        Args:
+            ids: (rows, length); modified in place.
+
+        Returns:
+            `input_ids` (rows, length), and the flat `positions` (masked,) and `targets` (masked,) of the prediction.
+        """
         flat = ids.reshape(-1)
         noise = rng.random(len(flat))
         noise[np.isin(flat, self.tokenizer.all_special_ids)] = 2.0
@@ -124,21 +138,22 @@ class WindowBatches(Dataset):
 
 
 def masked_lm_loss(model: BertForMaskedLM, input_ids, positions, targets) -> torch.Tensor:
-    """Cross-entropy at the masked positions only: the vocabulary product costs a sixth of what `model(labels=)` pays."""
+    """Cross-entropy at the masked positions only: the output layer costs a sixth of that of `model(labels=)`."""
     hidden = model.bert(input_ids=input_ids).last_hidden_state.flatten(0, 1)[positions]  # (masked, H)
     return torch.nn.functional.cross_entropy(model.cls(hidden).float(), targets)
 
 
-class MiniMLMTrainer(InterruptibleTrainer):
+class MiniMLMTrainer(ResumableTrainer):
     loss_function = staticmethod(masked_lm_loss)
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        with self.accelerator.autocast():  # accelerate wraps only `model.forward`, which this loss goes past
+        with self.accelerator.autocast():  # accelerate only wraps `model.forward`, which is not called here
             loss = self.loss_function(model, **inputs)
         return (loss, {}) if return_outputs else loss
 
 
 def train_tokenizer(paragraphs: list[str], vocab_size: int) -> BertTokenizerFast:
+    """A lower-case WordPiece tokenizer trained on the paragraphs."""
     wordpiece = BertWordPieceTokenizer(lowercase=True)
     wordpiece.train_from_iterator(
         paragraphs, vocab_size=vocab_size, min_frequency=3, limit_alphabet=300, show_progress=False
@@ -150,7 +165,7 @@ def train_tokenizer(paragraphs: list[str], vocab_size: int) -> BertTokenizerFast
 
 
 def tokenize(paragraphs: list[str], tokenizer: BertTokenizerFast) -> Corpus:
-    """Paragraphs end to end, each closed by [SEP]; a sentence start is a place where a window may begin."""
+    """Concatenate the paragraphs, each followed by [SEP]; a window may begin at any sentence start."""
     sentences, closes = [], []
     for paragraph in paragraphs:
         parts = [part for part in SENTENCE_START.split(paragraph) if part]
@@ -164,7 +179,17 @@ def tokenize(paragraphs: list[str], tokenizer: BertTokenizerFast) -> Corpus:
 
 
 def cooccurrence_vectors(ids: np.ndarray, vocab_size: int, width: int, window: int = 6) -> np.ndarray:
-    """Word vectors (vocab, width): truncated SVD of the positive pointwise mutual information, rows of equal length."""
+    """Word vectors from a truncated SVD of the positive pointwise mutual information, normalised to unit length.
+
+    Args:
+        ids: the corpus, (tokens,).
+        vocab_size: number of word types.
+        width: dimension of the vectors.
+        window: maximum distance of two tokens that co-occur; the weight is 1 / distance.
+
+    Returns:
+        (vocab_size, width)
+    """
     counts = np.zeros(vocab_size * vocab_size, dtype=np.float32)
     for distance in range(1, window + 1):
         pairs = ids[:-distance].astype(np.int64) * vocab_size + ids[distance:]
@@ -181,7 +206,7 @@ def cooccurrence_vectors(ids: np.ndarray, vocab_size: int, width: int, window: i
 
 
 def prepare(args: MiniMLMArguments, folder: Path) -> tuple[BertTokenizerFast, Corpus]:
-    """Tokenizer and corpus, made once and kept under `folder`."""
+    """Tokenizer and corpus; created once and stored in `folder`."""
     if not (folder / "starts.npy").exists():
         folder.mkdir(parents=True, exist_ok=True)
         texts = [
@@ -195,6 +220,7 @@ def prepare(args: MiniMLMArguments, folder: Path) -> tuple[BertTokenizerFast, Co
 
 
 def build_model(args: MiniMLMArguments, tokenizer: BertTokenizerFast, corpus: Corpus) -> BertForMaskedLM:
+    """A new model whose word embeddings are co-occurrence vectors of the corpus."""
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=args.hidden_size,
@@ -207,13 +233,13 @@ def build_model(args: MiniMLMArguments, tokenizer: BertTokenizerFast, corpus: Co
     )
     model = BertForMaskedLM(config)
     vectors = cooccurrence_vectors(corpus.ids, len(tokenizer), args.hidden_size)
-    scale = config.initializer_range * np.sqrt(args.hidden_size)  # the length of a freshly drawn row
+    scale = config.initializer_range * np.sqrt(args.hidden_size)  # the expected norm of a randomly initialised row
     model.bert.embeddings.word_embeddings.weight.data.copy_(torch.from_numpy(vectors * scale))
     return model
 
 
 def export(model: BertForMaskedLM, tokenizer: BertTokenizerFast, folder: str) -> None:
-    """What `assets/mini-mlm` holds: half the size, and BERT's dropout for whoever trains it further."""
+    """Save the model for `mirror/assets/mini-mlm`: in float16, and with BERT's dropout for further training."""
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
@@ -232,7 +258,7 @@ def main() -> None:
     tokenizer, corpus = prepare(args, data_folder)
     logger.info("%d tokens, %d sentences, %d word pieces", len(corpus.ids), len(corpus.starts), len(tokenizer))
     if args.start_from:
-        model = BertForMaskedLM.from_pretrained(last_whole_checkpoint(args.start_from) or args.start_from)
+        model = BertForMaskedLM.from_pretrained(last_complete_checkpoint(args.start_from) or args.start_from)
     else:
         model = build_model(args, tokenizer, corpus)
 
@@ -245,7 +271,7 @@ def main() -> None:
     )
     if args.compile_loss:
         trainer.loss_function = torch.compile(masked_lm_loss, dynamic=False)
-    trainer.train(resume_from_checkpoint=last_whole_checkpoint(training.output_dir))
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(training.output_dir))
     trainer.save_model()
     trainer.save_state()
     if args.export_dir:

@@ -1,11 +1,11 @@
-"""Random strings of letters and digits: a corpus without any meaning, to see what training does without it.
+"""Random strings of letters and digits: a corpus without meaning, as a control for training on real text.
 
     python data_scripts/random_strings.py --length_like data/en_words_top_10k.txt --output_file data/random.txt
     python data_scripts/random_strings.py --count 10000 --min_length 3 --max_length 12 --output_file data/random.txt
 
-Every character is drawn alike from a-z, A-Z and 0-9. Lengths are those of the texts of --length_like, one for one and in
-their order, blanks counted too; or drawn alike from a range. Beside the file a .json says how it was made. Short strings
-come up more than once; run_mirror.py drops the repeated ones.
+Characters are drawn uniformly from a-z, A-Z and 0-9. The lengths are those of the texts of --length_like, in the same
+order and with spaces counted, or drawn uniformly from a range. A .json file next to the output records how it was
+made. Short strings may repeat; run_mirror.py drops duplicates.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.corpus_files import write_corpus
-from mirror.data import check_text_file
-from mirror.errors import InputError, run_main
-from mirror.flags import Parser, positive
+from mirror.common.cli import Parser, positive
+from mirror.common.errors import InputError, run_main
+from mirror.data.corpus import check_text_file
 
 
 ALPHABET = string.ascii_letters + string.digits
@@ -31,11 +31,13 @@ ALPHABET = string.ascii_letters + string.digits
 def main() -> None:
     parser = Parser(__doc__)
     parser.add_argument("--output_file", required=True, help="text file to write")
-    parser.add_argument("--length_like", help="text file, one text a line, whose lengths are taken over")
-    parser.add_argument("--count", type=positive, help="strings (default: 10000, or as many as --length_like has)")
-    parser.add_argument("--min_length", type=positive, default=3, help="characters of the shortest (default: 3)")
-    parser.add_argument("--max_length", type=positive, default=12, help="characters of the longest (default: 12)")
-    parser.add_argument("--seed", type=int, default=0, help="of all draws (default: 0)")
+    parser.add_argument("--length_like", help="text file with one text per line, whose lengths are copied")
+    parser.add_argument(
+        "--count", type=positive, help="number of strings (default: 10000, or all texts of --length_like)"
+    )
+    parser.add_argument("--min_length", type=positive, default=3, help="minimum length in characters (default: 3)")
+    parser.add_argument("--max_length", type=positive, default=12, help="maximum length in characters (default: 12)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     args = parser.parse_args()
     if args.seed < 0:
         raise InputError(f"--seed must be 0 or more, got {args.seed}")
@@ -52,16 +54,20 @@ def main() -> None:
 
 
 def random_strings(lengths: np.ndarray, rng: np.random.Generator) -> list[str]:
-    """One string of each of the (N,) lengths."""
+    """One random string per length.
+
+    Args:
+        lengths: (N,), in characters.
+    """
     letters = np.array(list(ALPHABET))
     return ["".join(letters[rng.integers(len(letters), size=length)]) for length in lengths]
 
 
 def lengths_of(path: str, count: int | None) -> np.ndarray:
-    """Characters of each text of a file that is not blank, of the first `count` ones.
+    """Lengths in characters of the first `count` non-blank lines of a file.
 
     Raises:
-        InputError: no such file, not text, or fewer texts than `count`.
+        InputError: the file is missing, not text, or has fewer texts than `count`.
     """
     check_text_file(Path(path))
     lines = Path(path).read_text(encoding="utf-8").split("\n")

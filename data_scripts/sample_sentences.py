@@ -1,18 +1,19 @@
 """Sample distinct sentences from text files or from columns of tables.
 
-    # any text, one sentence a line
+    # text files with one sentence per line
     python data_scripts/sample_sentences.py --input_file wiki.txt --output_file data/wiki_10k.txt
-    # both sentences of STS-B; the question and the sentence of QNLI
+    # both sentences of STS-B; questions and sentences of QNLI
     python data_scripts/sample_sentences.py --input_file stsb_train.tsv --columns sentence1 sentence2 --output_file data/stsb_10k.txt
     python data_scripts/sample_sentences.py --input_file qnli/train.tsv --columns question sentence --output_file data/qnli_10k.txt
     # SNLI and MNLI together
     python data_scripts/sample_sentences.py --input_file snli_1.0_train.jsonl multinli_1.0_train.jsonl \\
         --columns sentence1 sentence2 --output_file data/nli_10k.txt
-    # WikiMatrix has no header: a score, then a sentence in each language, in the order of the file's name
+    # WikiMatrix has no header; its columns are a score, then one sentence per language, in the order of the file name
     python data_scripts/sample_sentences.py --input_file WikiMatrix.ar-en.tsv.gz --no_header --columns 2 --output_file data/ar_10k.txt
 
-Files may be txt, csv, tsv, json, jsonl or parquet, each also as .gz. Every distinct sentence is as likely as any other,
-however often it occurs; blank ones are left out. All distinct ones are held in memory. Beside the file a .json says how.
+Files may be txt, csv, tsv, json, jsonl or parquet, also with .gz. The sample is uniform over distinct sentences,
+however often they occur; blank sentences are dropped. All distinct sentences are held in memory. A .json file next to
+the output records how it was made.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.corpus_files import write_corpus
-from mirror.data import check_text_file, expand_paths, open_file
-from mirror.errors import InputError, run_main
-from mirror.flags import Parser, positive
+from mirror.common.cli import Parser, positive
+from mirror.common.errors import InputError, run_main
+from mirror.data.corpus import check_text_file, expand_paths, open_file
 
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--input_file", nargs="+", required=True, help="files or globs")
+    parser.add_argument("--input_file", nargs="+", required=True, help="input files or globs")
     parser.add_argument(
-        "--columns", nargs="+", help="columns with sentences; with --no_header their numbers from 1 on"
+        "--columns", nargs="+", help="columns with sentences; with --no_header, column numbers starting at 1"
     )
-    parser.add_argument("--no_header", action="store_true", help="tsv files whose first line is a row (WikiMatrix)")
+    parser.add_argument("--no_header", action="store_true", help="tsv files without a header line, such as WikiMatrix")
     parser.add_argument("--count", type=positive, default=10_000, help="sentences to sample (default: 10000)")
-    parser.add_argument("--seed", type=int, default=0, help="of the sample (default: 0)")
+    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument("--output_file", required=True, help="text file to write")
     args = parser.parse_args()
     paths = expand_paths(args.input_file)
@@ -56,7 +57,7 @@ def main() -> None:
 
 
 def distinct_sentences(sentences: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """Sentences in the order of their first occurrence, blanks within them single, and what was left out."""
+    """Distinct sentences in order of first occurrence, with whitespace normalised, and the counts of dropped ones."""
     seen: dict[str, None] = {}
     read = blank = 0
     for sentence in sentences:
@@ -70,10 +71,10 @@ def distinct_sentences(sentences: Iterable[str]) -> tuple[list[str], dict[str, i
 
 
 def sentences_of(path: Path, columns: list[str] | None, no_header: bool) -> Iterator[str]:
-    """All sentences of a file, column after column of each row.
+    """All sentences of a file, row by row.
 
     Raises:
-        InputError: the file is no text, or has no such column; names it, and the line if there is one.
+        InputError: the file is not text or has no such column; the message names the file and, if known, the line.
     """
     if no_header:
         yield from _numbered_columns(path, columns)
@@ -89,7 +90,7 @@ def sentences_of(path: Path, columns: list[str] | None, no_header: bool) -> Iter
 
 def _numbered_columns(path: Path, columns: list[str] | None) -> Iterator[str]:
     if not columns or not all(column.isdecimal() and int(column) for column in columns):
-        raise InputError("--no_header needs --columns with numbers from 1 on, e.g. --columns 2")
+        raise InputError("--no_header needs --columns with column numbers starting at 1, e.g. --columns 2")
     check_text_file(path)
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8", newline="\n") as lines:
@@ -97,7 +98,9 @@ def _numbered_columns(path: Path, columns: list[str] | None) -> Iterator[str]:
             row = line.rstrip("\r\n").split("\t")
             for column in map(int, columns):
                 if column > len(row):
-                    raise InputError(f"{path}, line {number}: {len(row)} columns, --columns asks for number {column}")
+                    raise InputError(
+                        f"{path}, line {number}: {len(row)} columns, but --columns asks for column {column}"
+                    )
                 yield row[column - 1]
 
 

@@ -1,0 +1,54 @@
+"""Mirror encoders: turn any masked language model into a word, phrase or sentence encoder, without labels.
+
+The names below are the public API. They are imported when they are first used, so `import mirror` costs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+
+if TYPE_CHECKING:
+    from mirror.cmlm.config import CMLMConfig
+    from mirror.cmlm.trainer import CMLMTrainer
+    from mirror.data.augmentation import span_mask
+    from mirror.data.corpus import load_corpus
+    from mirror.modeling.encoder import Encoder
+    from mirror.training.config import MirrorConfig
+    from mirror.training.losses import info_nce
+    from mirror.training.trainer import MirrorTrainer
+
+__version__ = "0.1.0"
+
+_MODULES = {
+    "CMLMConfig": "mirror.cmlm.config",
+    "CMLMTrainer": "mirror.cmlm.trainer",
+    "Encoder": "mirror.modeling.encoder",
+    "MirrorConfig": "mirror.training.config",
+    "MirrorTrainer": "mirror.training.trainer",
+    "info_nce": "mirror.training.losses",
+    "load_corpus": "mirror.data.corpus",
+    "span_mask": "mirror.data.augmentation",
+}
+
+__all__ = [
+    "CMLMConfig",
+    "CMLMTrainer",
+    "Encoder",
+    "MirrorConfig",
+    "MirrorTrainer",
+    "info_nce",
+    "load_corpus",
+    "span_mask",
+]
+
+
+def __getattr__(name: str):
+    if name not in _MODULES:
+        raise AttributeError(f"module 'mirror' has no attribute '{name}'")
+    return getattr(import_module(_MODULES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,9 +1,9 @@
-"""Run notebooks from their first cell to their last and store what they show.
+"""Run notebooks from the first cell to the last and store their outputs.
 
     python notebooks/execute.py
     python notebooks/execute.py notebooks/01_mirror_in_a_minute.ipynb
 
-Times and other things that differ from run to run without meaning anything are not stored.
+Timings and editor settings, which would change with every run, are not stored.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ def main() -> None:
 
 
 def execute(notebook: NotebookNode, folder: Path) -> None:
-    """Run `notebook` in `folder`; its outputs are in it afterwards, those of the last run are not.
+    """Run `notebook` in `folder`; new outputs replace the old ones.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell failed.
     """
     client = NotebookClient(
         notebook,
-        timeout=3600,  # seconds a cell
+        timeout=3600,  # seconds per cell
         kernel_name="python3",
         record_timing=False,
         coalesce_streams=True,
         resources={"metadata": {"path": folder}},
     )
     client.execute()
-    notebook.metadata.language_info = {"name": "python"}  # without the version that happened to run
+    notebook.metadata.language_info = {"name": "python"}  # without the Python version of this run
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
             if output.output_type == "stream":
-                output.text = output.text.replace("\r\n", "\n")  # commands write to a terminal
+                output.text = output.text.replace("\r\n", "\n")  # shell commands write to a terminal
 
 
 if __name__ == "__main__":

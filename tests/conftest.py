@@ -159,6 +159,10 @@ def tokenizer() -> BertTokenizerFast:
 
 @pytest.fixture(scope="session")
 def sentences() -> list[str]:
+    return make_sentences()
+
+
+def make_sentences() -> list[str]:
     """240 distinct sentences of words that the tokenizer knows, 12 to 75 characters long."""
     generator = torch.Generator().manual_seed(0)
     rows: dict[str, None] = {}

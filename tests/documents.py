@@ -18,12 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("*.md", "docs/**/*.md", "assets/*/*.md", "notebooks/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "mirror/assets/*/*.md", "notebooks/*.md")
     for path in ROOT.glob(pattern)
 )
 SCRIPTS = sorted(
     path.relative_to(ROOT).as_posix()
-    for pattern in ("run_*.py", "mirror/*.py", "data_scripts/*.py", "benchmarks/*.py")
+    for pattern in ("run_*.py", "mirror/tools/*.py", "data_scripts/*.py", "benchmarks/*.py")
     for path in ROOT.glob(pattern)
     if "\ndef main() -> None:" in path.read_text(encoding="utf-8")
 )

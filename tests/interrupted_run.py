@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from mirror.distributed import end_together
-from mirror.interruption import last_whole_checkpoint
-from tests.training import make_trainer
+from mirror.common.distributed import shutdown
+from mirror.training.resumable import last_complete_checkpoint
+from tests.tiny_trainer import make_trainer
 
 
 def main(
@@ -17,9 +17,9 @@ def main(
     options |= {"save_strategy": "steps", "save_steps": int(save_steps), "save_total_limit": 2}
     lines = Path(texts).read_text(encoding="utf-8").splitlines()
     trainer = make_trainer(model_folder, lines, output_dir, learning_rate=1e-3, **options)
-    trainer.train(resume_from_checkpoint=last_whole_checkpoint(output_dir))
+    trainer.train(resume_from_checkpoint=last_complete_checkpoint(output_dir))
     trainer.save_model()
-    end_together(trainer.accelerator)
+    shutdown(trainer.accelerator)
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 
-from mirror.errors import run_main
-from mirror.interruption import last_whole_checkpoint
+from mirror.common.errors import run_main
+from mirror.training.resumable import last_complete_checkpoint
 
 
 def main(script: str, output_dir: str, *flags: str) -> None:
-    again = ["--resume_from_checkpoint", "true"] if last_whole_checkpoint(output_dir) else ["--force"]
+    again = ["--resume_from_checkpoint", "true"] if last_complete_checkpoint(output_dir) else ["--force"]
     sys.argv = [script, "--output_dir", output_dir, *flags, *again]
     run_main(import_module(script).main)
 

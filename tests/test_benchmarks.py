@@ -1,21 +1,22 @@
-"""The benchmarks run, count right and show what they found. No time is asserted: only quiet machines measure."""
+"""The benchmarks run, count correctly and report their results. No time is asserted: timings need an idle machine."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import encode_speed, memory, soak, train_speed
-from benchmarks.side_by_side import markdown, prepare, ratio, run_alone, spread, take_turns, write_report
+from benchmarks import encode_speed, memory, profile_step, soak, train_speed
+from benchmarks.side_by_side import markdown, prepare, ratio, run_in_subprocess, run_interleaved, spread, write_report
 from benchmarks.stand_in import distinct_lines, made_up_sentences, make_model, matmul_limit, peak_memory, step_clock
-from mirror.encoder import Encoder
-from mirror.errors import InputError
+from mirror.common.errors import InputError
+from mirror.modeling.encoder import Encoder
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,8 +43,8 @@ def corpus(sentences, tmp_path) -> Path:
     return path
 
 
-def test_variants_take_turns_each_in_its_own_process(script, capsys):
-    found = take_turns(script, ["a", "bad", "b"], 2, ["--x", "1"])
+def test_variants_are_interleaved_one_subprocess_each(script, capsys):
+    found = run_interleaved(script, ["a", "bad", "b"], 2, ["--x", "1"])
     assert {name: len(runs) for name, runs in found.items()} == {"a": 2, "bad": 0, "b": 2}
     assert found["b"][1]["child"] == "b" and found["b"][1]["flags"] == ["--x", "1"]
     assert found["a"][0]["process_seconds"] > 0
@@ -52,15 +53,15 @@ def test_variants_take_turns_each_in_its_own_process(script, capsys):
     assert "failed, exit status 1: error: no luck" in lines[1]
 
 
-def test_a_failing_preparation_is_the_users_one_line(script):
+def test_a_failing_preparation_is_one_line_for_the_user(script):
     with pytest.raises(RuntimeError, match="exit status 1: error: no luck"):
-        run_alone(script, "bad", [])
+        run_in_subprocess(script, "bad", [])
     Path(script).write_text("import sys; sys.exit('error: no luck')")
     with pytest.raises(InputError, match="^no luck$"):
         prepare(script, [])
 
 
-def test_numbers_are_shown_as_medians_with_their_range(tmp_path, capsys):
+def test_numbers_are_reported_as_median_and_range(tmp_path, capsys):
     assert spread([3.0, 1.0, 1.5]) == "1.5 (1-3)"
     assert spread([5512.3, 99.94, 1200]) == "1,200 (99.9-5,512)"
     assert ratio([{"s": 6.0}], [{"s": 2.0}, {"s": 9.0}, {"s": 3.0}], "s") == "2.00x"
@@ -88,7 +89,7 @@ def test_the_clock_counts_the_steps_of_any_optimiser():
         clock.step_seconds()
 
 
-def test_what_is_read_off_the_machine(bert_folder):
+def test_peak_memory_and_matmul_limit(bert_folder):
     before = peak_memory()
     block = torch.ones(60_000_000)
     assert peak_memory() - before > 0.1 and block.sum() > 0
@@ -97,14 +98,14 @@ def test_what_is_read_off_the_machine(bert_folder):
     assert limit["gflops"] > 0
 
 
-def test_a_stand_in_model_is_a_model(tmp_path, sentences):
+def test_the_stand_in_model_encodes(tmp_path, sentences):
     make_model(tmp_path, sentences, layers=1, width=32)
     encoder = Encoder.from_pretrained(str(tmp_path), "mean")
     assert encoder.encode(sentences[:3]).shape == (3, 32)
     assert len(encoder.tokenizer(sentences[0])["input_ids"]) < len(sentences[0])
 
 
-def test_texts_are_distinct_and_enough(corpus, sentences):
+def test_texts_are_distinct_and_sufficient(corpus, sentences):
     assert distinct_lines(str(corpus), 10) == sentences[:10]
     with pytest.raises(InputError, match="40 distinct lines, 41 are needed; lower --steps or --batch_size"):
         distinct_lines(str(corpus), 41)
@@ -116,7 +117,7 @@ def test_texts_are_distinct_and_enough(corpus, sentences):
 @pytest.mark.parametrize(
     "variant", ["ours-bf16", "ours-padded-fp32", "sentence-transformers-fp32", "original-way-bf16", "matmul-fp32"]
 )
-def test_every_way_of_training_makes_the_steps(variant, bert_folder, corpus, tmp_path, monkeypatch):
+def test_every_training_method_makes_the_steps(variant, bert_folder, corpus, tmp_path, monkeypatch):
     monkeypatch.setattr(train_speed, "WORKERS", 1)
     monkeypatch.setattr(sys, "argv", ["pytest"])
     flags = ["--train_file", str(corpus), "--model_name_or_path", bert_folder, "--batch_size", "8", "--steps", "2"]
@@ -128,7 +129,7 @@ def test_every_way_of_training_makes_the_steps(variant, bert_folder, corpus, tmp
     assert all(value > 0 for value in found.values())
 
 
-def test_the_training_table_compares_like_with_like():
+def test_the_training_table_compares_equal_precisions():
     args = train_speed.parse_arguments(
         ["--train_file", "x", "--batch_size", "100", "--variants", "original-way-bf16", "ours-bf16", "ours-fp32"]
     )
@@ -147,7 +148,7 @@ def test_the_training_table_compares_like_with_like():
     assert lines[4].split("|")[2].strip() == "failed" and lines[4].count("|") == lines[3].count("|")
 
 
-def test_every_way_of_encoding_gives_the_same_scores(bert_folder, sentences, tmp_path):
+def test_every_encoding_method_gives_the_same_scores(bert_folder, sentences, tmp_path):
     rows = [f"{sentences[n]}\t{sentences[n + 30]}\t{n % 6}" for n in range(30)]
     (tmp_path / "sts.tsv").write_text("\n".join(["sentence1\tsentence2\tscore", *rows]))
     flags = ["--sts_file", str(tmp_path / "sts.tsv"), "--model_name_or_path", bert_folder, "--max_length", "32"]
@@ -160,7 +161,7 @@ def test_every_way_of_encoding_gives_the_same_scores(bert_folder, sentences, tmp
     assert encode_speed.table_of(found, 60).count("\n") == 5
 
 
-def test_memory_of_whole_and_cached_steps_and_of_streams(bert_folder, tmp_path, monkeypatch):
+def test_memory_of_whole_and_cached_steps_and_of_streaming(bert_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pytest"])
     flags = ["--model_name_or_path", bert_folder, "--batch_sizes", "16", "--mini_batch_size", "8", "--steps", "1"]
     args = memory.parse_arguments([*flags, "--work", str(tmp_path)])
@@ -177,6 +178,16 @@ def test_memory_of_whole_and_cached_steps_and_of_streams(bert_folder, tmp_path, 
     assert "Streaming trains at" in memory.streaming_table(found, args)
 
 
+def test_the_profile_times_every_stage_and_phase_of_a_run(bert_folder, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pytest"])
+    args = Namespace(batch_size=8, warmup_steps=1, steps=2)
+    stages, phases, seconds = profile_step.time_run(args, bert_folder, corpus, str(tmp_path))
+    assert [*stages] == [*profile_step.STAGES, "the rest"] and min(stages.values()) > 0
+    assert {*phases} == {"forward and loss", "backward", "optimiser", "the rest"} and seconds > 0
+    assert profile_step.kind_of("aten::addmm") == "matrix products"
+    assert profile_step.kind_of("aten::mul") == "element by element"
+
+
 @pytest.mark.parametrize("script", ["train_speed", "encode_speed", "memory"])
 def test_the_waiting_process_imports_nothing_heavy(script):
     code = f"import sys, benchmarks.{script}\nassert not {{'torch', 'numpy', 'matplotlib'}} & set(sys.modules)"
@@ -191,13 +202,15 @@ def test_an_unknown_variant_is_named(variant):
             parse([flag, "x", "--variants", variant])
 
 
-def test_the_soak_tells_growth_from_noise():
+def test_the_soak_distinguishes_growth_from_noise():
     flat = [soak.Counts(float(n), 500 + n % 3, 20 + n % 2, 9, 0, 1) for n in range(40)]
-    assert soak.what_grew(flat) == []
-    assert soak.what_grew([replace(counts, open_files=20 + n) for n, counts in enumerate(flat)]) == ["open_files"]
-    assert soak.what_grew([replace(counts, resident_mb=500 + n) for n, counts in enumerate(flat)]) == ["resident_mb"]
+    assert soak.grown_counts(flat) == []
+    assert soak.grown_counts([replace(counts, open_files=20 + n) for n, counts in enumerate(flat)]) == ["open_files"]
+    assert soak.grown_counts([replace(counts, resident_mb=500 + n) for n, counts in enumerate(flat)]) == [
+        "resident_mb"
+    ]
     filling = [replace(counts, resident_mb=min(500 + 10 * n, 600)) for n, counts in enumerate(flat)]
-    assert soak.what_grew(filling) == [] and "40 rounds in 1 minutes" in soak.summary(filling)
+    assert soak.grown_counts(filling) == [] and "40 rounds in 1 minutes" in soak.summary(filling)
 
 
 @pytest.mark.slow

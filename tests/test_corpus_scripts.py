@@ -1,4 +1,4 @@
-"""The corpora of the studies: what is in them, that a seed gives them again, and what was written beside them."""
+"""The corpus scripts: content, reproducibility with a seed, and the JSON record."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 from scipy.stats import chisquare, kstest
 
 from data_scripts import frequent_words, random_strings, sample_sentences, umls_names
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 
 
 def make(monkeypatch, script: ModuleType, output: Path, *flags) -> list[str]:
-    """Run a script; the lines that it wrote."""
+    """Run a script and return the lines of its output."""
     argv = [script.__name__, "--output_file", output, *flags]
     monkeypatch.setattr(sys, "argv", [str(item) for item in argv])
     script.main()
@@ -44,7 +44,7 @@ def refused(monkeypatch, script: ModuleType, out: Path, message: str, *flags) ->
 
 
 def chi_squares(seed: int) -> list[float]:
-    """p-values of: characters alike, lengths alike, and neighbours independent of each other."""
+    """p-values for uniform characters, uniform lengths, and independent neighbouring characters."""
     rng = np.random.default_rng(seed)
     strings = random_strings.random_strings(rng.integers(2, 12, size=800), rng)
     letters = random_strings.ALPHABET
@@ -55,7 +55,7 @@ def chi_squares(seed: int) -> list[float]:
 
 
 def test_every_character_and_every_length_is_as_likely_as_any_other():
-    """One chi-square is small once in a while by chance; over many seeds their p-values must be spread evenly."""
+    """A single small p-value can be chance; over many seeds, the p-values must be uniformly distributed."""
     assert len(set(random_strings.ALPHABET)) == 62
     for values in np.transpose([chi_squares(seed) for seed in range(100)]):
         assert kstest(values, "uniform").pvalue > 0.001
@@ -67,8 +67,8 @@ def test_the_script_draws_from_the_whole_range(monkeypatch, out):
     assert set(map(len, strings)) == set(range(2, 12))
 
 
-def test_the_chi_square_would_see_a_slant():
-    """The same test refuses letters that come up a fifth more often than digits."""
+def test_the_chi_square_test_detects_a_bias():
+    """The test rejects characters of which the letters are a fifth more frequent than the digits."""
     weights = np.array([1.2] * 52 + [1.0] * 10)
     drawn = np.random.default_rng(1).choice(62, size=32_500, p=weights / weights.sum())
     assert chisquare(np.bincount(drawn, minlength=62)).pvalue < 1e-6
@@ -88,7 +88,7 @@ def test_a_seed_gives_the_same_strings(monkeypatch, out):
     assert first == again != other
 
 
-def test_random_strings_that_cannot_be(monkeypatch, tmp_path, out):
+def test_random_strings_input_errors(monkeypatch, tmp_path, out):
     refused(monkeypatch, random_strings, out, "--min_length 9 is more than", "--min_length", 9, "--max_length", 4)
     refused(monkeypatch, random_strings, out, "no such file|No such file", "--length_like", tmp_path / "absent.txt")
     refused(monkeypatch, random_strings, out, "--seed must be 0 or more", "--seed", -1)
@@ -119,9 +119,15 @@ def test_wikimatrix_by_column_number(monkeypatch, tmp_path, out):
     assert set(make(monkeypatch, sample_sentences, out, *flags, "--columns", 3)) == {"hello", "cat"}
     out = tmp_path / "other.txt"
     refused(
-        monkeypatch, sample_sentences, out, "line 1: 3 columns, --columns asks for number 4", *flags, "--columns", 4
+        monkeypatch,
+        sample_sentences,
+        out,
+        "line 1: 3 columns, but --columns asks for column 4",
+        *flags,
+        "--columns",
+        4,
     )
-    refused(monkeypatch, sample_sentences, out, "--no_header needs --columns with numbers", *flags)
+    refused(monkeypatch, sample_sentences, out, "--no_header needs --columns with column numbers", *flags)
 
 
 def test_samples_are_uniform_over_distinct_sentences_and_seeded(monkeypatch, tmp_path, out):
@@ -132,7 +138,7 @@ def test_samples_are_uniform_over_distinct_sentences_and_seeded(monkeypatch, tmp
     assert sum("often" in sample for sample in samples) < 6
 
 
-def test_sentences_that_are_not_there(monkeypatch, tmp_path, out):
+def test_sample_sentences_input_errors(monkeypatch, tmp_path, out):
     (tmp_path / "t.tsv").write_text("question\tsentence\nq\ts\n")
     flags = ["--input_file", tmp_path / "t.tsv"]
     refused(monkeypatch, sample_sentences, out, "no column 'text'; it has question, sentence", *flags)
@@ -173,7 +179,7 @@ def test_a_gzipped_mrconso_and_a_seed(monkeypatch, mrconso, tmp_path, out):
     assert samples[0] == samples[1]
 
 
-def test_what_is_not_mrconso(monkeypatch, mrconso, tmp_path, out):
+def test_umls_names_input_errors(monkeypatch, mrconso, tmp_path, out):
     refused(monkeypatch, umls_names, out, "3 names of ENG, fewer than --count 4", "--mrconso", mrconso, "--count", 4)
     refused(monkeypatch, umls_names, out, "absent.RRF", "--mrconso", tmp_path / "absent.RRF")
     mrconso.write_text(row("fine") + "C1|ENG|name|\n")
@@ -185,7 +191,7 @@ def test_what_is_not_mrconso(monkeypatch, mrconso, tmp_path, out):
 
 @pytest.fixture
 def wordfreq(monkeypatch) -> None:
-    """Stands in for the optional library: 25 words of one language."""
+    """A fake of the optional library: 25 words of one language."""
     library = ModuleType("wordfreq")
     library.available_languages = lambda: {"en": "path"}
     library.top_n_list = lambda language, count: [f"word{rank}" for rank in range(1, 26)][:count]
@@ -203,7 +209,7 @@ def test_buckets_of_frequent_words(monkeypatch, out):
 
 
 @pytest.mark.usefixtures("wordfreq")
-def test_words_that_are_not_there(monkeypatch, out):
+def test_frequent_words_input_errors(monkeypatch, out):
     refused(monkeypatch, frequent_words, out, "--language et: not in wordfreq", "--language", "et")
     flags = ["--language", "en", "--count", 10, "--bucket", 3]
     refused(monkeypatch, frequent_words, out, "has 25 words of 'en', bucket 3 ends at 30", *flags)
@@ -215,7 +221,7 @@ def test_without_the_library(monkeypatch, out):
 
 
 @pytest.mark.parametrize("script", [frequent_words, random_strings, sample_sentences, umls_names])
-def test_help_holds_an_example(monkeypatch, capsys, script):
+def test_help_contains_an_example(monkeypatch, capsys, script):
     monkeypatch.setattr(sys, "argv", ["script", "--help"])
     with pytest.raises(SystemExit):
         script.main()

@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 from transformers import HfArgumentParser
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.studies.catalogue import find_study
 from tests.documents import (
@@ -148,7 +148,7 @@ def check_program(argv: list[str], stdin: str) -> None:
             check_script(module_of(script), rest)
         case [name, *rest] if name.startswith("mirror-"):
             scripts = tomllib.loads(Path("pyproject.toml").read_text())["project"]["scripts"]
-            function = getattr(importlib.import_module("mirror.scripts"), scripts[name].partition(":")[2])
+            function = getattr(importlib.import_module("mirror.tools.entry_points"), scripts[name].partition(":")[2])
             check_script(module_of(function.__doc__.split()[-1]), rest)
         case [name, *_]:
             assert name in NOT_OURS, f"{name}: no program that is known here"
@@ -209,7 +209,7 @@ def test_every_command_of_a_help_text_and_of_a_recipe_is_taken_too(sources, tmp_
         ("python run_mirror.py --eval_tasks stbs_dev", "did you mean 'stsb_dev'"),
         ("python run_eval.py --tasks sts --output_dir out", "give either --model_name_or_path"),
         ("python run_eval.py --model_name_or_path M --tasks stss --output_dir out", "unknown task"),
-        ("python -m mirror.search out", "arguments are required"),
+        ("python -m mirror.tools.search out", "arguments are required"),
         ("python run_encoder.py", "no such script"),
         ("accelerate launch --config_file accelerate_configs/tpu.yaml run_mirror.py", "does not exist"),
         ("accelerate launch --num_processes many run_mirror.py", "invalid int value"),

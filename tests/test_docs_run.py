@@ -21,7 +21,7 @@ import pytest
 from datasets import Dataset
 
 import run_mirror
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.evaluation.run import default_data_dir
 from mirror.evaluation.task import DataFile
@@ -29,7 +29,7 @@ from tests.conftest import WORDS
 from tests.documents import PAGES, ROOT, Command, all_commands, blocks
 from tests.evaluation.folder import write_tsv
 from tests.test_docs import launched, module_of, parsed_by, without_placeholders
-from tests.test_push import server  # noqa: F401
+from tests.tools.test_push import server  # noqa: F401
 
 
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ BRIEF = {
     "run_mirror": "--max_steps 2 --per_device_train_batch_size 40 --disable_tqdm true",
     "run_cmlm": "--max_steps 2 --per_device_train_batch_size 4 --max_seq_length 24 --num_projections 2 --disable_tqdm true",
     "run_eval": "--skip_missing",
-    "mirror.demo": "--max_texts 50",
+    "mirror.tools.demo": "--max_texts 50",
     "data_scripts": "--count 600",
 }
 TEXTS = list({" ".join(random.Random(n).choices(WORDS, k=4 + n % 8)): None for n in range(800)})
@@ -51,7 +51,7 @@ LABELS = ("entailment", "neutral", "contradiction")
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory) -> Path:
-    """The output folder of a run of run_mirror.py on the embedded model, whose place the page of mirror.demo knows."""
+    """The output folder of a run of run_mirror.py on the embedded model, whose place the page of mirror.tools.demo knows."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "texts.txt").write_text("\n".join(TEXTS))
     flags = f"--train_file {folder}/texts.txt --output_dir {folder}/out --pooling mean"
@@ -64,7 +64,7 @@ def finished_run(tmp_path_factory) -> Path:
 @pytest.fixture
 def desk(tmp_path, monkeypatch) -> Path:
     """A folder to type in: the scripts and recipes of this repository, and nothing else."""
-    for pattern in ("run_*.py", "*.txt", "mirror", "data_scripts", "recipes", "accelerate_configs", "assets"):
+    for pattern in ("run_*.py", "*.txt", "mirror", "data_scripts", "recipes", "accelerate_configs"):
         for path in ROOT.glob(pattern):
             (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)
@@ -74,7 +74,9 @@ def desk(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not MEASUREMENTS.search(page)])
 def test_the_commands_of_a_page_run(page, desk, finished_run, bert_folder, monkeypatch, server, tmp_path_factory):  # noqa: F811
-    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: None)  # or mirror.demo would wait for a browser
+    monkeypatch.setattr(
+        "uvicorn.Server.run", lambda self, sockets: None
+    )  # or mirror.tools.demo would wait for a browser
     for command in all_commands(blocks(page), tmp_path_factory.mktemp("bash")):
         found = script_of(command)
         if found and found[0] != DOWNLOADS and "..." not in command.argv:

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mirror.data import DataSettings, check_text_file, load_corpus
-from mirror.errors import InputError
-from mirror.features import ViewTokenizer
-from mirror.views import span_mask, view_rng
+from mirror.common.errors import InputError
+from mirror.data.augmentation import span_mask, view_rng
+from mirror.data.corpus import CorpusSource, check_text_file, load_corpus
+from mirror.data.two_view_dataset import ViewTokenizer
 
 
 hypothesis = pytest.importorskip("hypothesis")
@@ -52,7 +52,7 @@ def read(ending: str, content: bytes, **options) -> list[str]:
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", Path(folder) / "cache")
         path = Path(folder) / f"a.{ending}"
         path.write_bytes(content)
-        return list(load_corpus(DataSettings(train_file=(str(path),), **options)).rows["text"])
+        return list(load_corpus(CorpusSource(train_file=(str(path),), **options)).rows["text"])
 
 
 def or_refused(ending: str, content: bytes, **options) -> list[str] | None:
@@ -170,7 +170,7 @@ def test_a_surrogate_in_json_is_refused_by_name_or_comes_out():
 def test_a_nested_column_is_refused(tmp_path):
     pq.write_table(pa.table({"text": [{"a": 1}], "other": [["x"]]}), tmp_path / "a.parquet")
     with pytest.raises(InputError, match="column 'text' holds .*Value"):
-        load_corpus(DataSettings(train_file=(str(tmp_path / "a.parquet"),)))
+        load_corpus(CorpusSource(train_file=(str(tmp_path / "a.parquet"),)))
 
 
 def test_a_line_without_an_end_is_refused_after_its_first_megabyte(tmp_path):

@@ -1,4 +1,4 @@
-"""The wheel: everything that runs, the embedded model and the templates, and commands that start."""
+"""The wheel contains everything that runs, the embedded model and the templates, and its commands start."""
 
 from __future__ import annotations
 
@@ -7,39 +7,37 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from email import message_from_string
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
-from mirror.encoder import EMBEDDED_MODEL
+import mirror
+from mirror.assets import EMBEDDED_MODEL
 
 
 ROOT = Path(__file__).resolve().parents[1]
-COMMANDS = ("mirror-train", "mirror-cmlm", "mirror-eval", "mirror-encode", "mirror-search", "mirror-demo")
+COMMANDS = {
+    *("mirror-train", "mirror-cmlm", "mirror-eval", "mirror-encode", "mirror-study", "mirror-search", "mirror-demo"),
+    *("mirror-card", "mirror-push", "mirror-export", "mirror-remove-components"),
+}
+DATA_FILES = {
+    *("py.typed", "assets/mini-mlm/model.safetensors", "assets/mini-mlm/tokenizer.json"),
+    *("tools/page/index.html", "tools/page/page.js", "tools/templates/card.md.jinja"),
+}
+NOT_COPIED = shutil.ignore_patterns("__pycache__")
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    """What `pip install .` puts into site-packages, from a copy of the sources so that nothing is built in the checkout."""
+    """What `pip install .` writes to site-packages, built from a copy of the sources to keep the checkout clean."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    for name in ("mirror", "assets"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "mirror", source / "mirror", ignore=NOT_COPIED)
     for path in (*ROOT.glob("run_*.py"), *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE"))):
         shutil.copy(path, source)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        str(source),
-        "--no-deps",
-        "--no-build-isolation",
-        "-q",
-        "-w",
-        str(out),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    done = subprocess.run([*pip, "-w", str(out), str(source)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     (wheel,) = out.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
@@ -52,30 +50,56 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
 
 
-def test_the_wheel_holds_the_package_the_scripts_and_the_model(site):
-    here = files(ROOT / "mirror") | {f"assets/{name}": content for name, content in files(ROOT / "assets").items()}
-    assert files(site / "mirror") == here
+def run_in_wheel(site: Path, code: str, *argv: str) -> subprocess.CompletedProcess:
+    """Run `code` with the wheel's packages instead of the checkout's."""
+    environment = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", code, *argv]
+    return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True)
+
+
+def entry_points(site: Path) -> dict[str, str]:
+    """The function of each console command."""
+    (info,) = site.glob("*.dist-info")
+    lines = (info / "entry_points.txt").read_text().splitlines()
+    return dict(line.split(" = ") for line in lines if " = " in line)
+
+
+def test_the_wheel_contains_the_package_its_data_files_and_the_scripts(site):
+    assert files(site / "mirror") == files(ROOT / "mirror")
+    assert files(site / "mirror").keys() >= DATA_FILES
     assert {path.name for path in ROOT.glob("run_*.py")} == {path.name for path in site.glob("*.py")}
 
 
-def test_the_embedded_model_is_found_in_a_checkout_and_from_a_wheel(site):
-    assert EMBEDDED_MODEL == ROOT / "assets" / "mini-mlm"
-    code = "from mirror.encoder import Encoder, EMBEDDED_MODEL as path; print(path); "
+def test_the_wheel_contains_nothing_else(site):
+    found = {path.name for path in site.iterdir() if path.suffix not in (".py", ".whl")}
+    assert found == {"mirror", f"mirror_encoders-{mirror.__version__}.dist-info"}
+
+
+def test_the_metadata_has_the_version_and_the_extras(site):
+    (info,) = site.glob("*.dist-info")
+    metadata = message_from_string((info / "METADATA").read_text(encoding="utf-8"))
+    assert metadata["Version"] == mirror.__version__
+    extras = {"demo", "onnx", "lora", "logging", "benchmarks", "corpora", "dev"}
+    assert set(metadata.get_all("Provides-Extra")) == extras
+
+
+def test_the_embedded_model_is_found_in_a_checkout_and_in_a_wheel(site):
+    assert EMBEDDED_MODEL == ROOT / "mirror" / "assets" / "mini-mlm"
+    code = "from mirror import Encoder; from mirror.assets import EMBEDDED_MODEL as path; print(path); "
     code += "print(Encoder.from_pretrained(str(path), 'cls').encode(['a text']).shape)"
-    environment = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], cwd=site, env=environment, capture_output=True, text=True)
+    done = run_in_wheel(site, code)
     assert done.stdout.splitlines() == [str(site / "mirror" / "assets" / "mini-mlm"), "(1, 256)"], done.stderr
 
 
-def test_the_commands_start(site):
-    (info,) = site.glob("*.dist-info")
-    lines = [line.split(" = ") for line in (info / "entry_points.txt").read_text().splitlines() if " = " in line]
-    assert {name for name, _ in lines} == set(COMMANDS)
-    for name, value in lines:
-        assert callable(EntryPoint(name, value, "console_scripts").load())
-    target = dict(lines)["mirror-search"]
-    code = f"import sys; from importlib.metadata import EntryPoint as E; E('x', '{target}', 'x').load()()"
-    environment = os.environ | {"PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-c", code, "--topk", "1"]
-    done = subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True)
+def test_every_command_has_a_function_that_names_it(site):
+    commands = entry_points(site)
+    assert commands.keys() == COMMANDS
+    for name, value in commands.items():
+        assert EntryPoint(name, value, "console_scripts").load().__doc__.startswith(f"{name}: ")
+
+
+def test_a_command_starts(site):
+    target = entry_points(site)["mirror-search"]
+    code = f"from importlib.metadata import EntryPoint as E; E('x', '{target}', 'x').load()()"
+    done = run_in_wheel(site, code, "--topk", "1")
     assert done.returncode == 2 and done.stderr.startswith("error: ")

@@ -1,4 +1,4 @@
-"""The guard of conftest.py itself: what leaves this machine is refused, what stays on it is not."""
+"""Tests of the network guard in conftest.py: connections and look-ups beyond this machine fail, loopback works."""
 
 from __future__ import annotations
 

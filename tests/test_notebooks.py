@@ -1,4 +1,4 @@
-"""The notebooks: what is stored in them is fit to be shown, and each runs to its end on the embedded model."""
+"""The notebooks: their stored outputs can be published, and each one runs to its end with the embedded model."""
 
 from __future__ import annotations
 
@@ -31,38 +31,38 @@ def code_cells(notebook) -> list:
 
 
 def printed(notebook) -> str:
-    """Every text of every output; no pictures."""
+    """The text of all outputs, without images."""
     outputs = [output for cell in code_cells(notebook) for output in cell.outputs]
     texts = [output.get("text", "") + output.get("data", {}).get("text/markdown", "") for output in outputs]
     return "".join(texts)
 
 
-def test_there_are_five_and_they_share_their_first_cell():
+def test_there_are_five_notebooks_with_the_same_first_cell():
     assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
     assert len({code_cells(nbformat.read(path, as_version=4))[0].source for path in NOTEBOOKS}) == 1
 
 
-def test_they_name_one_address():
+def test_they_all_use_the_same_repository_address():
     texts = [path.read_text(encoding="utf-8") for path in NOTEBOOKS]
     addresses = [address for text in texts for address in (BADGE.search(text)[1], CLONE.search(text)[1])]
     assert len(addresses) == 10 and len(set(addresses)) == 1
-    # No address of the project stands where the badge and the clone would not be changed with it.
+    # The address occurs nowhere else, so that replacing it in the badge and the clone command is enough.
     assert all(text.count(addresses[0]) == 2 for text in texts)
 
 
 @each_notebook
-def test_it_is_valid_and_opens_itself(path):
+def test_it_is_valid_and_its_badge_opens_it(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
     assert BADGE.search(notebook.cells[0].source)[2] == path.name
     assert [cell.id for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())] == ["parameters"]
-    # Times and widths of an editor would change with every run.
+    # Timings and editor settings would change with every run.
     assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags"}
 
 
 @each_notebook
-def test_it_was_run_to_its_end_and_shows_nothing_it_should_not(path):
+def test_its_stored_outputs_are_complete_and_publishable(path):
     notebook = nbformat.read(path, as_version=4)
     cells = code_cells(notebook)
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
@@ -75,7 +75,7 @@ def test_it_was_run_to_its_end_and_shows_nothing_it_should_not(path):
 
 
 def run_first_cell(monkeypatch, folder: Path) -> list[str]:
-    """Run it as IPython would in `folder`, with its shell commands noted instead of run."""
+    """Run the first cell in `folder` as IPython does, and return its shell commands instead of running them."""
     commands = []
 
     class Shell:
@@ -95,7 +95,7 @@ def run_first_cell(monkeypatch, folder: Path) -> list[str]:
     return commands
 
 
-def test_the_first_cell_fetches_and_installs_the_project_where_it_is_not(monkeypatch, tmp_path):
+def test_the_first_cell_clones_and_installs_the_project_outside_a_checkout(monkeypatch, tmp_path):
     clone, install = run_first_cell(monkeypatch, tmp_path)
     assert clone.startswith("git clone") and install == "pip install --quiet ./mirror-encoders"
     assert Path.cwd() == tmp_path / "mirror-encoders" and sys.path[0] == str(Path.cwd())
@@ -110,9 +110,9 @@ def test_the_first_cell_installs_nothing_in_a_checkout(monkeypatch, folder):
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory) -> Path:
-    """A copy of what the notebooks need, so that nothing is written into this one."""
+    """A copy of the files that the notebooks need, so that nothing is written into this checkout."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("mirror", "assets", "data_scripts", "docs", "notebooks"):
+    for name in ("mirror", "data_scripts", "docs", "notebooks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for script in ROOT.glob("run_*.py"):
         shutil.copy(script, folder)
@@ -127,5 +127,5 @@ def test_it_runs_to_its_end(path, checkout, monkeypatch):
     (place,) = (place for place, cell in enumerate(notebook.cells) if cell.id == "parameters")
     notebook.cells.insert(place + 1, nbformat.v4.new_code_cell("MAX_STEPS = 2"))
     execute(notebook, checkout / "notebooks")
-    # A script that fails fails no cell by itself.
+    # A failing shell command does not fail its cell.
     assert "error:" not in printed(notebook) and "Traceback" not in printed(notebook)

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from mirror.data import clean
-from mirror.encoder import Encoder
-from mirror.errors import InputError
-from mirror.losses import LOSSES, alignment, info_nce, uniformity
-from tests.training import make_trainer
+from mirror.common.alignment_uniformity import alignment, uniformity
+from mirror.common.errors import InputError
+from mirror.data.corpus import as_corpus
+from mirror.modeling.encoder import Encoder
+from mirror.training.losses import LOSSES, info_nce
+from tests.tiny_trainer import make_trainer
 
 
 @pytest.mark.parametrize("form", LOSSES)
@@ -38,12 +39,14 @@ def test_collapsed_views_are_measured_as_collapsed():
 
 
 def test_one_text_over_and_over_is_one_row():
-    assert len(clean([("same",)] * 50).rows) == 1
+    assert len(as_corpus(["same"] * 50).rows) == 1
 
 
 def test_texts_that_are_only_blanks_are_no_rows():
-    corpus = clean([("\u00a0",), (" \t",), ("\u2003",), ("",)])
-    assert len(corpus.rows) == 0 and corpus.blank_rows == 4
+    corpus = as_corpus(["\u00a0", " \t", "a", "\u2003", ""])
+    assert list(corpus.rows["text"]) == ["a"] and corpus.blank_rows == 4
+    with pytest.raises(InputError, match="no text in it"):
+        as_corpus(["\u00a0", " \t", "\u2003", ""])
 
 
 @pytest.mark.parametrize("options", [{"temperature": 1e-4}, {"span_mask_length": 23}, {"packing": "off"}])

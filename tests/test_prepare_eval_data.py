@@ -1,4 +1,4 @@
-"""Building the evaluation folder from small copies of the Hub's datasets and of the authors' files."""
+"""Building the evaluation folder from small copies of the Hub datasets and of the authors' files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data_scripts import eval_data_sources, prepare_eval_data
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from tests.evaluation.folder import pairs
 
 
@@ -20,7 +20,7 @@ def write(path: Path, text: str, encoding: str = "utf-8") -> None:
 
 
 def write_hub(mirror: Path, dataset: str, rows: list[dict], split: str = "test", config: str | None = None) -> None:
-    """A copy of a Hub dataset: jsonl, and a README that names the configuration where there is one."""
+    """Write a small Hub dataset: one jsonl file, and a README with its configuration."""
     folder = mirror / dataset
     write(folder / (config or "data") / f"{split}.jsonl", "\n".join(json.dumps(row) for row in rows))
     files = f"  data_files:\n  - split: {split}\n    path: {config or 'data'}/{split}.jsonl\n"
@@ -57,7 +57,7 @@ def test_a_hub_dataset_becomes_a_file_and_is_recorded(tmp_path, monkeypatch):
     assert not (tmp_path / "data/.partial").exists()
 
 
-def test_short_data_never_gets_its_name(tmp_path, monkeypatch):
+def test_incomplete_data_is_not_installed(tmp_path, monkeypatch):
     write_hub(tmp_path / "hub", "mteb/stsbenchmark-sts", similar(1499), "validation")
     with pytest.raises(InputError, match=r"stsb_dev\.tsv has 1,499 rows, expected 1,500"):
         prepare(monkeypatch, tmp_path / "data", "--tasks", "stsb_dev", "--hub_mirror", tmp_path / "hub")
@@ -65,7 +65,7 @@ def test_short_data_never_gets_its_name(tmp_path, monkeypatch):
     assert not (tmp_path / "data/MANIFEST.tsv").exists()
 
 
-def test_what_is_there_is_checked_and_kept(tmp_path, monkeypatch):
+def test_existing_files_are_checked_and_kept(tmp_path, monkeypatch):
     write_hub(tmp_path / "hub", "mteb/stsbenchmark-sts", similar(1500), "validation")
     flags = ["--tasks", "stsb_dev", "--hub_mirror"]
     prepare(monkeypatch, tmp_path / "data", *flags, tmp_path / "hub")
@@ -76,7 +76,7 @@ def test_what_is_there_is_checked_and_kept(tmp_path, monkeypatch):
         prepare(monkeypatch, tmp_path / "data", *flags, tmp_path / "nothing")
 
 
-def test_labels_of_the_hub_become_names(tmp_path, monkeypatch):
+def test_class_labels_are_replaced_by_their_names(tmp_path, monkeypatch):
     from datasets import ClassLabel, Dataset, Features, Value
 
     names = ClassLabel(names=["entailment", "not_entailment"])
@@ -89,7 +89,7 @@ def test_labels_of_the_hub_become_names(tmp_path, monkeypatch):
     assert [row["label"] for row in read(tmp_path / "data/qnli/dev.tsv")[:2]] == ["entailment", "not_entailment"]
 
 
-def test_the_whole_of_sick_and_tatoeba_and_paws_from_the_hub(tmp_path, monkeypatch):
+def test_full_sick_tatoeba_and_paws_from_the_hub(tmp_path, monkeypatch):
     rows = [row | {"score": 1 + row["score"] * 0.8} for row in similar(9927)]
     write_hub(tmp_path / "hub", "mteb/sickr-sts", rows)
     rows = [{"sentence1": f"jawa {n}", "sentence2": f"java {n}"} for n in range(205)]
@@ -104,13 +104,13 @@ def test_the_whole_of_sick_and_tatoeba_and_paws_from_the_hub(tmp_path, monkeypat
     assert table == [("a", "b", "1")] * 3
 
 
-def test_other_columns_on_the_hub_are_named(tmp_path, monkeypatch):
+def test_missing_columns_on_the_hub_are_named(tmp_path, monkeypatch):
     write_hub(tmp_path / "hub", "mteb/sts16-sts", [{"sentence1": "a", "sentence2": "b", "similarity": 1}])
     with pytest.raises(InputError, match="mteb/sts16-sts has no column 'score'"):
         prepare(monkeypatch, tmp_path / "data", "--tasks", "sts16", "--hub_mirror", tmp_path / "hub")
 
 
-def test_senteval_sts_has_subsets_and_leaves_unscored_pairs_out(tmp_path, monkeypatch):
+def test_senteval_sts_has_subsets_and_no_unscored_pairs(tmp_path, monkeypatch):
     folder = tmp_path / "STS/STS16-en-test"
     for subset, count in (("headlines", 600), ("surprise.answer-answer", 586)):
         lines = [(f"{a}\t{b}\tsource", f"{score:.1f}") for a, b, score in pairs(count)]
@@ -170,7 +170,7 @@ def test_word_pairs_and_multisimlex(tmp_path, monkeypatch):
     prepare(monkeypatch, tmp_path / "data", "--tasks", "rg65", "--word_similarity_dir", tmp_path)
     assert read(tmp_path / "data/wordsim/rg65.tsv")[0] == {"word1": "w0", "word2": "null", "score": "0.00"}
 
-    ids = range(1888, 0, -1)  # ids decide the order, not the lines
+    ids = range(1888, 0, -1)  # the order is by id, not by line
     write(
         tmp_path / "scores.csv", "ID,ENG,FRA\n" + "".join(f"{n},{n / 1888},{n / 944 if n < 900 else 5}\n" for n in ids)
     )
@@ -184,7 +184,7 @@ def test_word_pairs_and_multisimlex(tmp_path, monkeypatch):
         {"word1": "a1", "word2": "d1", "score": "0.0008", "pair": "1a"},
         {"word1": "b1", "word2": "c, 1", "score": "0.0008", "pair": "1b"},
     ]
-    assert len(cross) == 2 * 899  # from id 900 on the two languages are more than 1.2 apart
+    assert len(cross) == 2 * 899  # from id 900 on, the scores of the two languages differ by more than 1.2
 
 
 def test_dictionaries_reviews_and_linking(tmp_path, monkeypatch):
@@ -210,11 +210,11 @@ def test_dictionaries_reviews_and_linking(tmp_path, monkeypatch):
     assert not list((tmp_path / "data/biomed").glob(".*"))
 
 
-def test_a_known_checksum_must_be_met(tmp_path, monkeypatch):
+def test_a_known_checksum_is_compared(tmp_path, monkeypatch):
     lines = ["\n".join(f"{side} {n}" for n in range(1000)) + "\n" for side in ("une phrase", "a sentence")]
     for side, text in zip(("fra", "eng"), lines, strict=True):
         write(tmp_path / f"tatoeba.fra-eng.{side}", text)
-    with pytest.raises(InputError, match=r"tatoeba/fra-eng\.tsv came out other than known \(sha256 \w{12}, expected"):
+    with pytest.raises(InputError, match=r"tatoeba/fra-eng\.tsv has a wrong checksum \(sha256 \w{12}, expected"):
         prepare(monkeypatch, tmp_path / "data", "--tasks", "tatoeba_fra", "--laser_dir", tmp_path)
     assert not (tmp_path / "data/tatoeba/fra-eng.tsv").exists()
 
@@ -228,7 +228,7 @@ def test_a_known_checksum_must_be_met(tmp_path, monkeypatch):
         (["simlex99"], "unknown task 'simlex99'; did you mean 'simlex999'"),
     ],
 )
-def test_what_cannot_be_built_says_what_to_give(tmp_path, monkeypatch, tasks, message):
+def test_errors_name_the_missing_source(tmp_path, monkeypatch, tasks, message):
     with pytest.raises(InputError, match=message):
         prepare(monkeypatch, tmp_path / "data", "--tasks", *tasks)
 
@@ -239,12 +239,12 @@ def test_a_task_without_data_needs_none(tmp_path, monkeypatch, caplog):
     assert "docs_search needs no data" in caplog.text
 
 
-def test_every_file_of_every_task_has_a_source_or_an_owner(tmp_path):
+def test_every_file_of_every_task_has_a_source(tmp_path):
     from mirror.evaluation.catalogue import all_tasks
 
-    by_owner = {"biomed/xlbel/dictionary.tsv"}
+    from_owner_only = {"biomed/xlbel/dictionary.tsv"}
     for task in all_tasks(tmp_path).values():
         if task.name not in prepare_eval_data.WHOLE_FOLDERS:
             for file in task.files:
                 sources = eval_data_sources.local_source(file.path), eval_data_sources.hub_source(file.path)
-                assert any(sources) or file.path in by_owner, file.path
+                assert any(sources) or file.path in from_owner_only, file.path

@@ -8,13 +8,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mirror.arguments import DataArguments, MirrorArguments, ModelArguments, parse_arguments
-from mirror.training_arguments import MirrorTrainingArguments
+from mirror.training.arguments import parse_arguments
 
 
 FOLDER = Path(__file__).resolve().parents[1] / "recipes"
 RECIPES = sorted(path for path in FOLDER.glob("*.yaml") if not path.name.startswith("cmlm-"))
-TYPES = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
 # level: temperature, span, epochs, longest text; as published
 PUBLISHED = {"word": (0.2, 0, 2, 25), "phrase": (0.04, 2, 2, 25), "sentence": (0.04, 5, 1, 50)}
 # dropout, drophead, pooling of the four rows of Table 3
@@ -28,7 +26,7 @@ by_name = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
 
 def parse(recipe: Path, *argv: str) -> tuple:
-    return parse_arguments(TYPES, ["--config", str(recipe), "--train_file", "x.txt", "--use_cpu", *argv])
+    return parse_arguments(["--config", str(recipe), "--train_file", "x.txt", "--use_cpu", *argv])
 
 
 def values_of(parsed: tuple) -> dict:

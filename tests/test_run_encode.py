@@ -1,4 +1,4 @@
-"""Shards of vectors: one for every row, whatever the row, the kind of input, the number of processes or the crashes."""
+"""Embedding shards have one vector per row for any text, input format and number of processes, and after crashes."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from datasets import Dataset, IterableDataset
 
 import run_encode
-from mirror.encoder import Encoder
-from mirror.errors import InputError, run_main
-from mirror.shards import MANIFEST, ShardFolder, fill, quantise
+from mirror.common.errors import InputError, run_main
+from mirror.modeling.encoder import Encoder
+from mirror.tools.embedding_shards import MANIFEST, ShardFolder, fill, quantise
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,7 +29,7 @@ def encode_file(monkeypatch, *flags) -> None:
 
 
 def stored(folder: Path) -> dict[str, np.ndarray | list]:
-    """Columns of all shards in the order of their names, as any engine reads a folder of parquet."""
+    """Read the columns of all shards in the order of their names, like any engine that reads a parquet folder."""
     table = pyarrow.dataset.dataset(folder, format="parquet").to_table()
     columns = {name: table[name].to_pylist() for name in table.column_names}
     return columns | {"vector": np.array(columns["vector"], dtype=np.float32)}
@@ -46,7 +46,7 @@ def numbered(count: int) -> Dataset:
 
 @pytest.fixture(scope="module")
 def texts(sentences) -> list[str]:
-    """Fifty rows, some of them blank or repeated."""
+    """Fifty rows, some of them blank or duplicates."""
     return [*sentences[:30], "", sentences[3], "  ", *sentences[30:47]]
 
 
@@ -85,7 +85,7 @@ def test_every_row_gets_one_vector(flags, streaming, texts, expected, tmp_path, 
     assert (manifest["pooling"], manifest["dtype"], manifest["vector_type"]) == ("mean", "float32", "float32")
 
 
-def test_files_of_several_formats_are_one_input(flags, texts, expected, corpus, tmp_path, monkeypatch):
+def test_files_in_several_formats_are_read_as_one_input(flags, texts, expected, corpus, tmp_path, monkeypatch):
     Dataset.from_dict({"text": texts[:7], "label": range(7)}).to_parquet(tmp_path / "more.parquet")
     flags[flags.index("--input_file") + 1 : flags.index("--output_dir")] = [corpus, tmp_path / "more.parquet"]
     encode_file(monkeypatch, *flags)
@@ -94,7 +94,7 @@ def test_files_of_several_formats_are_one_input(flags, texts, expected, corpus, 
     np.testing.assert_allclose(columns["vector"], np.concatenate([expected, expected[:7]]), atol=1e-5)
 
 
-def test_float16_and_int8_are_the_same_vectors_in_less_space(flags, expected, tmp_path, monkeypatch):
+def test_float16_and_int8_approximate_the_float32_vectors(flags, expected, tmp_path, monkeypatch):
     encode_file(monkeypatch, *flags, "--vector_type", "float16")
     np.testing.assert_allclose(stored(tmp_path / "out")["vector"], expected, rtol=1e-3, atol=1e-4)
     assert pq.read_schema(tmp_path / "out" / "shard-000000.parquet").field("vector").type.value_type == "halffloat"
@@ -114,7 +114,7 @@ def test_quantise_by_hand():
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-def test_after_a_crash_nothing_is_missing_or_doubled(tmp_path, streaming):
+def test_after_a_crash_no_row_is_missing_or_duplicated(tmp_path, streaming):
     rows = numbered(95).to_iterable_dataset() if streaming else numbered(95)
     folder = ShardFolder(tmp_path / "out", {"model": "digits"}, shard_rows=10)
     encoded: list[str] = []
@@ -130,7 +130,7 @@ def test_after_a_crash_nothing_is_missing_or_doubled(tmp_path, streaming):
         fill(folder, rows, lambda texts: encode(texts, 40))
     assert len(list(folder.path.glob("shard-*"))) == 4
     (folder.path / "_shard-000004.77.tmp").write_bytes(b"half a shard")
-    folder.shard(2).write_bytes(folder.shard(2).read_bytes()[:200])  # as after a power cut
+    folder.shard(2).write_bytes(folder.shard(2).read_bytes()[:200])  # as after a power failure
 
     folder.open()
     assert not (folder.path / "_shard-000004.77.tmp").exists()
@@ -142,7 +142,7 @@ def test_after_a_crash_nothing_is_missing_or_doubled(tmp_path, streaming):
     np.testing.assert_array_equal(columns["vector"], digits([str(number) for number in range(95)]))
 
 
-def test_processes_share_the_shards_and_make_the_same_folder(tmp_path):
+def test_processes_share_the_shards_and_write_the_same_rows(tmp_path):
     folder = ShardFolder(tmp_path / "out", {"model": "digits"}, shard_rows=10)
     folder.open()
     shares: list[list[str]] = [[], [], []]
@@ -153,28 +153,28 @@ def test_processes_share_the_shards_and_make_the_same_folder(tmp_path):
     np.testing.assert_array_equal(stored(folder.path)["vector"][:, 0], np.arange(95))
 
 
-def test_one_shard_at_a_time_is_in_memory(tmp_path):
+def test_only_one_shard_is_in_memory(tmp_path):
     def stream():
         for number in range(1000):
-            handed_out.append(number)
+            rows_read.append(number)
             yield {"text": str(number)}
 
-    handed_out: list[int] = []
-    ahead: list[int] = []
+    rows_read: list[int] = []
+    rows_ahead: list[int] = []
     folder = ShardFolder(tmp_path / "out", {"model": "digits"}, shard_rows=10)
     folder.open()
     rows = IterableDataset.from_generator(stream)
-    fill(folder, rows, lambda texts: ahead.append(len(handed_out) - int(texts[0])) or digits(texts))
-    assert len(ahead) == 100 and max(ahead) <= 20  # rows read from the start of the shard in work
+    fill(folder, rows, lambda texts: rows_ahead.append(len(rows_read) - int(texts[0])) or digits(texts))
+    assert len(rows_ahead) == 100 and max(rows_ahead) <= 20  # rows read since the start of the current shard
 
 
-def test_vectors_of_another_kind_or_input_are_not_mixed_in(tmp_path):
+def test_vectors_of_another_model_type_or_input_are_refused(tmp_path):
     folder = ShardFolder(tmp_path / "out", {"model": "digits"}, shard_rows=10)
     folder.open()
     fill(folder, numbered(95), digits)
-    with pytest.raises(InputError, match="holds vectors of model digits, not letters; use another folder"):
+    with pytest.raises(InputError, match="holds vectors with model digits, not letters; use another folder"):
         ShardFolder(tmp_path / "out", {"model": "letters"}, shard_rows=10).open()
-    with pytest.raises(InputError, match="vectors of vector_type float32, not int8"):
+    with pytest.raises(InputError, match="vectors with vector_type float32, not int8"):
         ShardFolder(tmp_path / "out", {"model": "digits"}, shard_rows=10, vector_type="int8").open()
     with pytest.raises(InputError, match="shard-000000.parquet holds vectors of other texts: the input has changed"):
         fill(folder, numbered(96).skip(1), digits)
@@ -184,17 +184,17 @@ def test_vectors_of_another_kind_or_input_are_not_mixed_in(tmp_path):
         folder.finish(105)
 
 
-def test_what_does_not_fit_is_said(tmp_path):
+def test_values_inputs_and_folders_that_cannot_be_used_are_errors(tmp_path):
     folder = ShardFolder(tmp_path / "out", {}, shard_rows=10, vector_type="float16")
     folder.open()
-    with pytest.raises(InputError, match="beyond 65504, float16's largest; use --vector_type float32"):
+    with pytest.raises(InputError, match="beyond 65504, the float16 maximum; use --vector_type float32"):
         fill(folder, Dataset.from_dict({"text": ["70000"]}), digits)
     assert not list(folder.path.glob("*shard*"))
     with pytest.raises(InputError, match="the input has no rows"):
         fill(folder, Dataset.from_dict({"text": []}), digits)
     (tmp_path / "busy").mkdir()
     (tmp_path / "busy" / "thesis.tex").write_text("")
-    with pytest.raises(InputError, match="busy holds other files"):
+    with pytest.raises(InputError, match="busy contains other files"):
         ShardFolder(tmp_path / "busy", {}, shard_rows=10).open()
 
 

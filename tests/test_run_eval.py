@@ -1,4 +1,4 @@
-"""run_eval.py as a user meets it: flags in, exit status, files and one line of error out."""
+"""End-to-end tests of run_eval.py: flags, exit status, output files and one-line errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import run_eval
-from mirror.errors import InputError, run_main
+from mirror.common.errors import InputError, run_main
 from tests.evaluation.folder import write_tsv
 
 
@@ -45,7 +45,9 @@ def without_seconds(path: Path) -> dict:
     return record
 
 
-def test_results_json_is_the_contract_and_two_runs_agree(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
+def test_results_json_has_all_documented_fields_and_is_reproducible(
+    bert_folder, data_dir, tmp_path, monkeypatch, capsys
+):
     flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--tasks", "rg65", "multilingual_sts"]
     flags += ["--skip_missing", "--data_dir", data_dir, "--max_seq_length", 32]
     evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")
@@ -53,7 +55,7 @@ def test_results_json_is_the_contract_and_two_runs_agree(bert_folder, data_dir, 
     record = without_seconds(tmp_path / "one" / "results.json")
     evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "two")
     assert record == without_seconds(tmp_path / "two" / "results.json")
-    evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")  # again, now from the embeddings kept there
+    evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")  # again, now with the cached embeddings
     assert record == without_seconds(tmp_path / "one" / "results.json")
 
     assert record["model_name_or_path"] == bert_folder
@@ -73,10 +75,10 @@ def test_results_json_is_the_contract_and_two_runs_agree(bert_folder, data_dir, 
         assert (tmp_path / "one" / name).exists()
 
 
-def test_several_models_stand_side_by_side(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
+def test_several_models_are_shown_side_by_side(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    other = tmp_path / "bert-base-uncased"  # named like a published system, so that its row is found
+    other = tmp_path / "bert-base-uncased"  # has the name of a published system, so its row is found
     model = AutoModelForMaskedLM.from_pretrained(bert_folder)
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight += torch.randn_like(model.bert.embeddings.word_embeddings.weight)
@@ -97,8 +99,8 @@ def test_several_models_stand_side_by_side(bert_folder, data_dir, tmp_path, monk
     assert one != two
 
 
-def test_the_cache_of_a_first_run_serves_a_second(bert_folder, data_dir, tmp_path, monkeypatch):
-    from mirror.encoder import Encoder
+def test_a_second_run_uses_the_cache_of_the_first(bert_folder, data_dir, tmp_path, monkeypatch):
+    from mirror.modeling.encoder import Encoder
 
     flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--data_dir", data_dir]
     evaluate(monkeypatch, *flags, "--tasks", "sts17_es", "--output_dir", tmp_path / "one", "--no_cache")
@@ -127,7 +129,7 @@ def test_the_cache_of_a_first_run_serves_a_second(bert_folder, data_dir, tmp_pat
         ([], "--tasks is missing"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(bert_folder, data_dir, tmp_path, monkeypatch, flags, message):
+def test_errors_are_one_line(bert_folder, data_dir, tmp_path, monkeypatch, flags, message):
     common = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--data_dir", data_dir]
     with pytest.raises(InputError, match=message) as error:
         evaluate(monkeypatch, *common, "--output_dir", tmp_path / "out", *flags)
@@ -135,7 +137,7 @@ def test_what_is_wrong_is_said_in_one_line(bert_folder, data_dir, tmp_path, monk
     assert not (tmp_path / "out" / "results.json").exists()
 
 
-def test_a_plain_masked_lm_must_be_told_how_to_pool(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
+def test_a_plain_masked_lm_needs_pooling(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
     flags = ["--model_name_or_path", bert_folder, "--tasks", "rg65", "--data_dir", data_dir, "--output_dir", tmp_path]
     monkeypatch.setattr(sys, "argv", ["run_eval.py", *map(str, flags)])
     with pytest.raises(SystemExit, match="2"):
@@ -180,6 +182,6 @@ def test_two_processes_write_one_result(bert_folder, data_dir, tmp_path, monkeyp
     command += [*flags, "--output_dir", str(tmp_path / "two")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(done.stdout.strip().splitlines()) == 2  # one table, by the first process
+    assert len(done.stdout.strip().splitlines()) == 2  # one table, printed by the main process
     one, two = (without_seconds(tmp_path / name / "results.json")["tasks"]["rg65"] for name in ("one", "two"))
     assert two["main_score"] == pytest.approx(one["main_score"], abs=1e-4)

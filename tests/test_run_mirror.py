@@ -12,8 +12,8 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from mirror.encoder import Encoder
-from mirror.errors import run_main
+from mirror.common.errors import run_main
+from mirror.modeling.encoder import Encoder
 from run_mirror import main
 
 
@@ -55,7 +55,7 @@ def test_the_checkpoint_loads_everywhere(trained):
 def test_the_report_is_shown_and_kept(trained):
     folder, done = trained
     assert "duplicates           7 dropped" in done.stderr
-    assert "80 anchors x 79 candidates a step on 1 process(es), bfloat16 (as asked)" in done.stderr
+    assert "80 anchors x 79 candidates per step on 1 process(es), bfloat16 (as asked)" in done.stderr
     results = json.loads((folder / "train_results.json").read_text())
     assert results["corpus"]["rows"] == 240 and results["corpus"]["blank_rows_dropped"] == 1
     assert results["metrics"]["train_loss"] > 0 and min(results["cosine_after_reload"].values()) > 0.9999
@@ -78,7 +78,7 @@ def test_an_output_folder_with_a_run_in_it_is_left_alone(trained, bert_folder, c
     done = run_mirror(*flags)
     assert done.returncode == 2
     assert (
-        "holds another run; continue it with --resume_from_checkpoint true, or write over it with --force"
+        "holds another run; continue it with --resume_from_checkpoint true, or overwrite it with --force"
         in done.stderr
     )
     assert (folder / "model.safetensors").read_bytes() == before
@@ -94,7 +94,7 @@ def test_an_output_folder_with_a_run_in_it_is_left_alone(trained, bert_folder, c
         (["--model_name_or_path", "GPT2"], "not a bidirectional encoder"),
         (["--model_name_or_path", "no/such-model"], "cannot load model 'no/such-model'"),
         (["--resume_from_checkpoint", "true"], "--resume_from_checkpoint: no checkpoint in"),
-        (["--streaming"], "say how long to train with --max_steps"),
+        (["--streaming"], "set the length of the training with --max_steps"),
         (["--eval_tasks", "stsb_dve"], "did you mean 'stsb_dev'"),
         (["--temprature", "1"], "unknown flag --temprature; did you mean '--temperature'?"),
         (["--save_strategy", "sometimes"], "sometimes"),
@@ -121,7 +121,7 @@ def test_bad_input_is_one_line_and_exit_2(
 def test_help_teaches():
     done = run_mirror("--help")
     assert done.returncode == 0
-    for phrase in ("accelerate launch run_mirror.py", "--span_mask_length", "false negatives", "0.04 for sentences"):
+    for phrase in ("accelerate launch run_mirror.py", "--span_mask_length", "false negatives", "0.2 for words"):
         assert phrase in done.stdout
 
 

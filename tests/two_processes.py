@@ -6,8 +6,8 @@ import ast
 import sys
 from pathlib import Path
 
-from mirror.distributed import end_together
-from tests.training import make_trainer
+from mirror.common.distributed import shutdown
+from tests.tiny_trainer import make_trainer
 
 
 def value_of(text: str):
@@ -25,7 +25,7 @@ def main(model_folder: str, folder: str, *flags: str) -> None:
     )
     trainer.train()
     trainer.save_model()
-    end_together(trainer.accelerator)
+    shutdown(trainer.accelerator)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a CMLM run leaves: an encoder that every reader loads, and beside it, in `cmlm/`, the parts that only training needs.
+"""CMLM checkpoints: an encoder that every reader loads, and in `cmlm/` the parts that only training needs.
 
-A later stage, or a resumed run, puts both together again to the last bit.
+A later stage, or a resumed run, restores both bit for bit.
 """
 
 from __future__ import annotations
@@ -8,19 +8,23 @@ from __future__ import annotations
 import logging
 import pickle
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from mirror import trust
-from mirror.checkpoint import save_encoder
-from mirror.cmlm.layers import append_layers, mean_projection
-from mirror.cmlm.model import CMLMConfig, CMLMModel
-from mirror.encoder import quiet
-from mirror.errors import InputError
+from mirror.cmlm.model import CMLMModel, CMLMModelConfig, Projection
+from mirror.common import loading_policy
+from mirror.common.errors import InputError, one_line
+from mirror.modeling.backbone import quiet
+from mirror.modeling.checkpoint import save_encoder
+from mirror.modeling.dense_layers import append_layers, dense
 
+
+if TYPE_CHECKING:
+    from sentence_transformers.models import Dense
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +40,7 @@ def save_cmlm(
     sentence_vector: str,
     settings: dict | None = None,
 ) -> None:
-    """The encoder with its pooling in `folder`, as run_mirror.py saves it; MLM head, projection and classifier in `cmlm/`."""
+    """Save the encoder in `folder`, as run_mirror.py does, and MLM head, projection and classifier in `cmlm/`."""
     folder = Path(folder)
     save_encoder(folder, model.encoder, tokenizer, model.config.pooling, max_seq_length, settings)
     if sentence_vector == "proj":
@@ -47,8 +51,35 @@ def save_cmlm(
     save_file({name: value.detach().cpu().contiguous() for name, value in parts_of(model).items()}, parts / PARTS_FILE)
 
 
+def mean_projection(projection: Projection) -> list[Dense]:
+    """The mean of CMLM's N projected vectors as three dense layers, exactly.
+
+    The identity, one of the N, passes the two ReLUs as its positive and its negative part.
+    """
+    count, width = projection.num_projections, projection.width
+    if projection.mlp is None:
+        return []
+    first, _, second, _, third = projection.mlp
+    eye, both = torch.eye(width), torch.eye(2 * width)
+    zeros = torch.zeros(2 * width)
+    blocks = third.weight.detach().cpu().view(count - 1, width, width).sum(0) / count  # (D, D)
+    bias = third.bias.detach().cpu().view(count - 1, width).sum(0) / count
+    weights = [
+        torch.cat([first.weight.detach().cpu(), eye, -eye]),  # (3D, D)
+        torch.block_diag(second.weight.detach().cpu(), both),  # (3D, 3D)
+        torch.cat([blocks, eye / count, -eye / count], dim=1),  # (D, 3D)
+    ]
+    biases = [torch.cat([layer.bias.detach().cpu(), zeros]) for layer in (first, second)]
+    return [
+        dense(weight, bias, activation)
+        for weight, bias, activation in zip(
+            weights, [*biases, bias], [nn.ReLU(), nn.ReLU(), nn.Identity()], strict=True
+        )
+    ]
+
+
 def parts_of(model: CMLMModel) -> dict[str, Tensor]:
-    """The parameters outside the encoder, by name; those that the head shares with it are not among them."""
+    """The parameters outside the encoder, by name, without those that the head shares with it."""
     inside = {id(parameter) for parameter in model.encoder.parameters()}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in inside}
 
@@ -60,14 +91,14 @@ def load_cmlm(
     pooling: str = "mean",
     from_scratch: bool = False,
 ) -> tuple[CMLMModel, PreTrainedTokenizerBase]:
-    """A model to train: from any masked LM, or from what an earlier stage left.
+    """A model to train: from any masked LM, or from the checkpoint of an earlier stage.
 
     Raises:
         InputError: not a masked LM, or an earlier stage of another shape.
     """
     mlm, tokenizer = load_mlm(name_or_path, from_scratch)
     special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    config = CMLMConfig(mlm.config.to_dict(), num_projections, skip_connection, pooling, **special)
+    config = CMLMModelConfig(mlm.config.to_dict(), num_projections, skip_connection, pooling, **special)
     model = CMLMModel(config, mlm)
     if not from_scratch and (Path(name_or_path) / PARTS_FOLDER / PARTS_FILE).exists():
         load_parts(model, name_or_path)
@@ -75,57 +106,57 @@ def load_cmlm(
 
 
 def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Masked LM and tokenizer; where a checkpoint has no MLM head, as an encoder has none, a new one is made.
+    """Masked LM and tokenizer; a checkpoint without an MLM head gets a new one.
 
     Raises:
         InputError: not found, or not a masked LM.
     """
     try:
-        config = AutoConfig.from_pretrained(name_or_path, **trust.remote_code())
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **trust.remote_code())
+        config = AutoConfig.from_pretrained(name_or_path, **loading_policy.remote_code())
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **loading_policy.remote_code())
         if config.is_encoder_decoder:
             raise ValueError(f"{config.model_type} has a decoder; give an encoder such as bert-base-uncased")
         if from_scratch:
-            return AutoModelForMaskedLM.from_config(config, **trust.remote_code()), tokenizer
-        trust.check_weights(name_or_path)
+            return AutoModelForMaskedLM.from_config(config, **loading_policy.remote_code()), tokenizer
+        loading_policy.check_weights(name_or_path)
         with quiet():
             model, report = AutoModelForMaskedLM.from_pretrained(
-                name_or_path, dtype=torch.float32, output_loading_info=True, **trust.weights()
+                name_or_path, dtype=torch.float32, output_loading_info=True, **loading_policy.weights()
             )
     except InputError:
         raise
     except (OSError, ValueError, pickle.UnpicklingError) as error:
-        raise InputError(f"cannot load masked LM '{name_or_path}': {' '.join(str(error).split())[:300]}") from error
+        raise InputError(f"cannot load masked LM '{name_or_path}': {one_line(error)}") from error
     inside = {name for name, _ in model.base_model.named_parameters(prefix=model.base_model_prefix)}
     if lost := sorted(inside & set(report["missing_keys"])):
         raise InputError(f"{name_or_path} lacks {len(lost)} weights of the encoder, first {lost[0]}")
     if report["missing_keys"]:
-        logger.info("%s has no MLM head; it starts with a new one, or with that of its folder %s/",
+        logger.info("%s has no MLM head: using a new one, or the one in its folder %s/",
                     name_or_path, PARTS_FOLDER)  # fmt: skip
     return model, tokenizer
 
 
 def load_weights(model: CMLMModel, folder: str | Path) -> None:
-    """Put the weights that `save_cmlm` left in `folder` into `model`."""
+    """Load the weights that `save_cmlm` saved in `folder` into `model`."""
     model.mlm.load_state_dict(load_mlm(str(folder))[0].state_dict())
     load_parts(model, folder)
 
 
 @torch.no_grad()
 def load_parts(model: CMLMModel, folder: str | Path) -> None:
-    """Put MLM head, projection and classifier of `folder` into `model`.
+    """Load MLM head, projection and classifier of `folder` into `model`.
 
     Raises:
-        InputError: they were trained in another shape.
+        InputError: they have another shape.
     """
     stored, own = load_file(Path(folder) / PARTS_FOLDER / PARTS_FILE), parts_of(model)
     differ = sorted(name for name in stored.keys() | own.keys() if _shape(stored, name) != _shape(own, name))
     if differ:
-        was = CMLMConfig.from_pretrained(Path(folder) / PARTS_FOLDER)
+        was = CMLMModelConfig.from_pretrained(Path(folder) / PARTS_FOLDER)
         raise InputError(
             f"{folder} was trained with --num_projections {was.num_projections}"
             f"{' --skip_connection' if was.skip_connection else ''}; give the same, or remove its folder {PARTS_FOLDER} "
-            f"to start that part anew (first difference: {differ[0]})"
+            f"to initialize that part again (first difference: {differ[0]})"
         )
     for name, value in stored.items():
         own[name].copy_(value)

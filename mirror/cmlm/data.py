@@ -1,7 +1,7 @@
-"""What a step of each stage is made of: rows in an order drawn anew each epoch, and the batch they become.
+"""The rows of each stage in a new order every epoch, and the batches made of them.
 
-Everything drawn is a function of (seed, epoch, row), where row is the place in the epoch's order; so processes, workers
-and resuming change nothing. Knows nothing of models.
+Everything random is a function of (seed, epoch, row), where row is the position in the order of the epoch: the number of
+processes and workers, and resuming, change nothing. Knows nothing of models.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch.utils.data import Dataset as TorchDataset
 from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from mirror.arrow_cache import map_rows
 from mirror.cmlm.model import IGNORED
-from mirror.cmlm.segments import RowMaker, documents_to_pairs
-from mirror.errors import InputError
-from mirror.views import view_rng
+from mirror.cmlm.segments import MLMExampleBuilder, documents_to_pairs
+from mirror.common.errors import InputError
+from mirror.data.arrow_cache import map_rows
+from mirror.data.augmentation import view_rng
 
 
 Row = dict[str, list[int] | int]
 
 
 def smoothed_counts(sizes: Sequence[int], exponent: float) -> list[int]:
-    """How many rows of each file an epoch holds: shares proportional to (share of all rows) ** exponent.
+    """Number of rows of each file in an epoch: shares proportional to (share of all rows) ** exponent.
 
     The total stays the same. Exponent 1 leaves the files as they are, 0 makes them equal; the paper's 0.3 for languages.
     """
@@ -37,11 +37,11 @@ def smoothed_counts(sizes: Sequence[int], exponent: float) -> list[int]:
 
 
 def epoch_order(sizes: Sequence[int], exponent: float, seed: int, epoch: int) -> np.ndarray:
-    """Rows of the files laid end to end, in the order of one epoch: (sum of sizes,) indices.
+    """Indices into the concatenated files in the order of one epoch: (sum of sizes,).
 
-    A file whose count is above its size is gone through again, in full before any of its rows comes a third time.
+    A file with a count above its size is repeated in full before any of its rows occurs a third time.
     """
-    rng = np.random.default_rng([seed, epoch, 0, 1])  # four words: none of the rows' generators has that many
+    rng = np.random.default_rng([seed, epoch, 0, 1])  # four words: the generators of rows have fewer
     starts = np.cumsum([0, *sizes])
     rows = []
     for start, size, count in zip(starts, sizes, smoothed_counts(sizes, exponent), strict=False):
@@ -50,8 +50,8 @@ def epoch_order(sizes: Sequence[int], exponent: float, seed: int, epoch: int) ->
     return rng.permutation(np.concatenate(rows)).astype(int)
 
 
-class Part:
-    """Rows of one kind, from one or more files, in a fresh order each epoch."""
+class EpochShuffledDataset:
+    """Rows of one kind, from one or more files, in a new order every epoch."""
 
     def __init__(self, files: Sequence[Dataset], smoothing: float, seed: int):
         self.rows = concatenate_datasets(list(files)) if len(files) > 1 else files[0]
@@ -61,11 +61,11 @@ class Part:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def at(self, epoch: int, place: int) -> dict:
-        """The row at this place of this epoch's order."""
+    def at(self, epoch: int, index: int) -> dict:
+        """Row `index` in the order of an epoch."""
         if epoch != self._epoch:
             self._epoch, self._order = epoch, epoch_order(self.sizes, self.smoothing, self.seed, epoch)
-        return self.rows[int(self._order[place])]
+        return self.rows[int(self._order[index])]
 
 
 class PairTokenizer:
@@ -85,22 +85,22 @@ class PairTokenizer:
         return {"first_ids": encoded[0], "second_ids": encoded[1]} | label
 
 
-class Companion:
-    """Pairs that keep a stage company: every place of the main rows gets one, and no batch holds one twice.
+class BitextStream:
+    """Translations beside the rows of a stage: every row gets one, and no batch holds one twice.
 
-    Its rounds are whole numbers of batches, so that a batch never spans two of them.
+    A pass over them is a whole number of batches, so no batch spans two passes.
     """
 
-    def __init__(self, part: Part, to_row: PairTokenizer, batch_size: int):
-        self.part, self.to_row = part, to_row
-        self.usable = len(part) // batch_size * batch_size
+    def __init__(self, pairs: EpochShuffledDataset, to_row: PairTokenizer, batch_size: int):
+        self.pairs, self.to_row = pairs, to_row
+        self.usable = len(pairs) // batch_size * batch_size
         if not self.usable:
             raise InputError(
-                f"{len(part):,} pairs do not fill one batch of {batch_size}; lower --per_device_train_batch_size"
+                f"{len(pairs):,} pairs do not fill one batch of {batch_size}; lower --per_device_train_batch_size"
             )
 
-    def at(self, place: int) -> Row:
-        return self.to_row(self.part.at(*divmod(place, self.usable)))
+    def at(self, index: int) -> Row:
+        return self.to_row(self.pairs.at(*divmod(index, self.usable)))
 
 
 class StageDataset(TorchDataset):
@@ -108,22 +108,22 @@ class StageDataset(TorchDataset):
 
     Args:
         kind: of the main rows, which decide the length of an epoch.
-        part: the main rows: `first` and `second` of segments, or `text` and `text_pair`.
+        rows: the main rows: `first` and `second` of segments, or `text` and `text_pair`.
         to_row: makes a row of them; segments also take a generator.
         batch_size: rows of all processes in one step; an epoch is a whole number of them.
-        bitext: what comes along in the stage `cmlm_bitext`.
+        bitext: the translations of the stage `cmlm_bitext`.
     """
 
     def __init__(
         self,
         kind: str,
-        part: Part,
-        to_row: RowMaker | PairTokenizer,
+        rows: EpochShuffledDataset,
+        to_row: MLMExampleBuilder | PairTokenizer,
         batch_size: int,
-        bitext: Companion | None = None,
+        bitext: BitextStream | None = None,
     ):
-        self.kind, self.part, self.to_row, self.bitext = kind, part, to_row, bitext
-        self.length = len(part) // batch_size * batch_size
+        self.kind, self.rows, self.to_row, self.bitext = kind, rows, to_row, bitext
+        self.length = len(rows) // batch_size * batch_size
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -132,24 +132,24 @@ class StageDataset(TorchDataset):
     def __len__(self) -> int:
         return self.length
 
-    def __getitem__(self, place: int) -> dict[str, Row]:
-        row = self.part.at(self.epoch, place)
-        if isinstance(self.to_row, RowMaker):
-            made = self.to_row(row["first"], row["second"], view_rng(self.part.seed, self.epoch, place))
+    def __getitem__(self, index: int) -> dict[str, Row]:
+        row = self.rows.at(self.epoch, index)
+        if isinstance(self.to_row, MLMExampleBuilder):
+            made = self.to_row(row["first"], row["second"], view_rng(self.rows.seed, self.epoch, index))
         else:
             made = self.to_row(row)
-        return {self.kind: made} | _company(self.bitext, self.epoch * self.length + place)
+        return {self.kind: made} | _translation(self.bitext, self.epoch * self.length + index)
 
 
 class StreamedStageDataset(TorchIterableDataset):
-    """The same over a stream of segment pairs: nothing is held, and the shuffle looks `buffer_size` pairs ahead."""
+    """The same over a stream of segment pairs: nothing is stored, and the shuffle buffer holds `buffer_size` pairs."""
 
     def __init__(
         self,
         pairs: IterableDataset,
-        to_row: RowMaker,
+        to_row: MLMExampleBuilder,
         seed: int,
-        bitext: Companion | None = None,
+        bitext: BitextStream | None = None,
         buffer_size: int = 10_000,
     ):
         self.pairs, self.to_row, self.seed, self.bitext, self.buffer_size = pairs, to_row, seed, bitext, buffer_size
@@ -160,26 +160,26 @@ class StreamedStageDataset(TorchIterableDataset):
 
     def __iter__(self) -> Iterator[dict[str, Row]]:
         shuffled = self.pairs.shuffle(seed=self.seed + self.epoch, buffer_size=self.buffer_size)
-        for place, pair in enumerate(shuffled):
-            made = self.to_row(pair["first"], pair["second"], view_rng(self.seed, self.epoch, place))
-            yield {"cmlm": made} | _company(self.bitext, place)
+        for index, pair in enumerate(shuffled):
+            made = self.to_row(pair["first"], pair["second"], view_rng(self.seed, self.epoch, index))
+            yield {"cmlm": made} | _translation(self.bitext, index)
 
 
-def _company(bitext: Companion | None, place: int) -> dict[str, Row]:
-    return {} if bitext is None else {"bitext": bitext.at(place)}
+def _translation(bitext: BitextStream | None, index: int) -> dict[str, Row]:
+    return {} if bitext is None else {"bitext": bitext.at(index)}
 
 
 def segment_dataset(
     documents: Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerBase,
     language: str,
-    room: int,
+    max_tokens: int,
     num_proc: int | None = None,
 ) -> Dataset | IterableDataset:
     """Pairs of neighbouring segments, columns `first` and `second`, of rows of `text`.
 
     Args:
-        room: tokens of a segment, special ones excluded.
+        max_tokens: tokens of a segment, special ones excluded.
     """
     options = {} if isinstance(documents, IterableDataset) else {"num_proc": num_proc, "desc": "Pairs of segments"}
     return map_rows(
@@ -187,7 +187,7 @@ def segment_dataset(
         documents_to_pairs,
         batched=True,
         remove_columns=documents.column_names or ["text"],
-        fn_kwargs={"tokenizer": tokenizer, "language": language, "room": room},
+        fn_kwargs={"tokenizer": tokenizer, "language": language, "max_tokens": max_tokens},
         **options,
     )
 
@@ -196,7 +196,7 @@ def segment_dataset(
 class StageCollator:
     """Rows become the keyword arguments of `CMLMModel.forward`.
 
-    Two rows of the stage `cmlm`, where 0 is padding, 2 and 3 frame a text and 4 is the mask token:
+    Two rows of the stage `cmlm`, where 0 is padding, 2 and 3 are the special tokens around a text and 4 is the mask token:
 
         {"first_ids": [2, 7, 3],  "second_ids": [2, 4, 9, 3], "labels": [-100, 8, -100, -100]}
         {"first_ids": [2, 10, 3], "second_ids": [2, 4, 3],    "labels": [-100, 11, -100]}

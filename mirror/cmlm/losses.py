@@ -15,10 +15,10 @@ def additive_margin_softmax(
     all_targets: Tensor | None = None,
     offset: int = 0,
 ) -> Tensor:
-    """Bitext retrieval: each text must find its translation among the translations of all, and by a margin.
+    """Bitext retrieval: each text must retrieve its translation among all translations, by a margin.
 
-    CMLM, Eq. (1): the score of two texts is the inner product of their vectors, and `margin` is taken off
-    the score of the true pair. Both directions are added, as where the loss comes from (Yang et al. 2019, "Improving
+    CMLM, Eq. (1): the score of two texts is the inner product of their vectors, and `margin` is subtracted
+    from the score of the true pair. Both directions are added, as in the origin of the loss (Yang et al. 2019, "Improving
     Multilingual Sentence Embedding using Bi-directional Dual Encoder with Additive Margin Softmax").
 
     Args:
@@ -39,8 +39,3 @@ def additive_margin_softmax(
         there = F.cross_entropy(sources @ all_targets.T - margins, own)
         back = F.cross_entropy(targets @ all_sources.T - margins, own)
         return there + back
-
-
-def pair_features(first: Tensor, second: Tensor) -> Tensor:
-    """[u, v, |u - v|, u * v] of (B, D) and (B, D), as (B, 4D): what the NLI classifier sees (CMLM, section 4.3)."""
-    return torch.cat([first, second, (first - second).abs(), first * second], dim=1)

@@ -1,4 +1,4 @@
-"""Conditional masked language modelling: a masked LM that reads one segment through the vector of its neighbour.
+"""Conditional masked language modelling: a masked LM that predicts one segment given the vector of its neighbour.
 
 Yang, Yang, Cer, Law & Darve (2021), "Universal Sentence Representation Learning with Conditional Masked Language Model".
 Knows tensors; knows nothing of text, files or optimisers. docs/cmlm.md has the picture.
@@ -14,16 +14,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
-from mirror.cmlm.losses import pair_features
-from mirror.errors import InputError
-from mirror.pooling import pool
+from mirror.common.errors import InputError
+from mirror.modeling.pooling import pair_features, pool
 
 
 NLI_LABELS = ("entailment", "neutral", "contradiction")
 IGNORED = -100  # the label of a token that is not to be predicted
 
 
-class CMLMConfig(PreTrainedConfig):
+class CMLMModelConfig(PreTrainedConfig):
     """The encoder's own configuration as a dict, and what CMLM adds to it."""
 
     model_type = "cmlm"
@@ -71,22 +70,22 @@ def three_layer_perceptron(width: int, out: int) -> nn.Sequential:
 class CMLMModel(PreTrainedModel):
     """Sentence s1 to a vector, the vector to N prefix vectors, the prefix before the masked s2, one encoder for both.
 
-    The prefix stands where word embeddings stand, so the encoder adds position, token type and layer norm as to any token:
-    prefix vector i has position i, s2 starts at position N (RoBERTa counts from its padding index on, as always), the token
-    type is 0 throughout, and the attention mask of the prefix is 1. Nothing else of s1 reaches s2.
+    The prefix takes the place of word embeddings, so the encoder adds position, token type and layer norm as to any token:
+    prefix vector i has position i, s2 starts at position N (RoBERTa counts from its padding index, as always), the token
+    type is always 0, and the attention mask of the prefix is 1. s2 sees nothing else of s1.
 
-    `mlm` is the library's masked LM with its own head; `encoder` is what is inside it and what is saved in the end.
-    With `num_projections` 0 there is no prefix and s1 is not read: a plain masked LM, the control.
+    `mlm` is the library's masked LM with its own head; `encoder` is the model inside it, which is saved in the end.
+    With `num_projections` 0 there is no prefix and s1 is not used: a plain masked LM, as a control.
     """
 
-    config_class = CMLMConfig
+    config_class = CMLMModelConfig
     base_model_prefix = "cmlm"
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
 
-    def __init__(self, config: CMLMConfig, mlm: PreTrainedModel | None = None):
+    def __init__(self, config: CMLMModelConfig, mlm: PreTrainedModel | None = None):
         super().__init__(config)
         if mlm is None:
             mlm = AutoModelForMaskedLM.from_config(AutoConfig.for_model(**config.backbone))
@@ -105,7 +104,7 @@ class CMLMModel(PreTrainedModel):
         return self.mlm.get_input_embeddings()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """The parts above the masked LM keep torch's own start; the masked LM has started or loaded itself."""
+        """Nothing: new parts keep torch's initialization, and the masked LM is initialized or loaded already."""
 
     def forward(
         self,
@@ -113,7 +112,7 @@ class CMLMModel(PreTrainedModel):
         bitext: dict[str, Tensor] | None = None,
         nli: dict[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """What the losses of the stage need, in one call, for a wrapper such as DDP sees one forward per step.
+        """Everything that the losses of the stage need, in one call: wrappers such as DDP expect one forward per step.
 
         Args:
             cmlm: `first` and `second`, each `input_ids` and `attention_mask` of (B, T), and `labels` of s2, (B, T).
@@ -152,9 +151,9 @@ class CMLMModel(PreTrainedModel):
         return pool(output, texts["attention_mask"], self.config.pooling)
 
     def predict(self, prefix: Tensor, second: dict[str, Tensor], where: Tensor) -> Tensor:
-        """Logits of the tokens of s2 at the M places where `where` (B, T) is true, in reading order: (M, V).
+        """Logits of the tokens of s2 at the M positions where `where` (B, T) is true, in order: (M, V).
 
-        The head sees those places only: the rest of s2 costs no vocabulary-sized product.
+        The head is applied at those positions only, which saves vocabulary-sized products for the rest of s2.
         """
         words = self.get_input_embeddings()(second["input_ids"])  # (B, T, D)
         mask = second["attention_mask"]  # (B, T)
@@ -168,13 +167,13 @@ class CMLMModel(PreTrainedModel):
                 own = own + self.skip(prefix.flatten(1))[:, None].to(own.dtype)
             return own[where][None]  # (1, M, D)
 
-        with last_hidden_state_through(wanted, self.encoder):
+        with transform_last_hidden_state(wanted, self.encoder):
             return self.mlm(inputs_embeds=embeddings, attention_mask=attention_mask).logits[0]
 
 
 @contextmanager
-def last_hidden_state_through(function: Callable[[Tensor], Tensor], encoder: PreTrainedModel) -> Iterator[None]:
-    """Within, whatever calls `encoder` gets its last hidden state changed: the way to any architecture's own MLM head."""
+def transform_last_hidden_state(function: Callable[[Tensor], Tensor], encoder: PreTrainedModel) -> Iterator[None]:
+    """Context in which `function` is applied to the last hidden state of `encoder`, before any architecture's MLM head."""
 
     def change(module, arguments, output):
         output.last_hidden_state = function(output.last_hidden_state)
@@ -188,7 +187,7 @@ def last_hidden_state_through(function: Callable[[Tensor], Tensor], encoder: Pre
 
 
 def check_widths(mlm: PreTrainedModel) -> int:
-    """The width D of sentence vectors, which must be that of word embeddings, for P's identity stands among them.
+    """The width D of sentence vectors, which must equal that of word embeddings, as P includes the identity.
 
     Raises:
         InputError: they differ, as in ALBERT and the smaller ELECTRA models.
@@ -197,6 +196,6 @@ def check_widths(mlm: PreTrainedModel) -> int:
     if words != width:
         raise InputError(
             f"{mlm.config.model_type}: word embeddings of width {words} and hidden states of width {width}; CMLM puts "
-            "sentence vectors among word embeddings, so give a model where the two are equal"
+            "sentence vectors among word embeddings, so give a model in which the two are equal"
         )
     return width

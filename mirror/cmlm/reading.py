@@ -9,51 +9,52 @@ from pathlib import Path
 
 from datasets import ClassLabel, Dataset, IterableDataset, Value
 
-from mirror.arrow_cache import load_dataset
 from mirror.cmlm.model import NLI_LABELS
-from mirror.data import DataSettings, check_text_file, clean, expand_paths, load_corpus, open_file
-from mirror.errors import InputError
+from mirror.common.errors import InputError
+from mirror.data.arrow_cache import load_dataset
+from mirror.data.corpus import CorpusSource, check_text_file, clean, expand_paths, load_corpus, open_file, pick_columns
 
 
 logger = logging.getLogger(__name__)
 
-NO_GOLD_LABEL = ("-", "-1")  # what SNLI and MultiNLI write where the annotators did not agree
+NO_GOLD_LABEL = ("-", "-1")  # SNLI and MultiNLI, where the annotators did not agree
 STRINGS = ("string", "large_string")
 
 
-def read_documents(settings: DataSettings, line_is_document: bool = False) -> list[Dataset | IterableDataset]:
+def read_documents(source: CorpusSource, line_is_document: bool = False) -> list[Dataset | IterableDataset]:
     """One dataset of documents, column `text`, for each file, or one for the Hub dataset.
 
-    A row of a table is a document; so are the lines of a txt file between two empty ones, or, with `line_is_document`,
-    each line.
+    Each row of a table is a document; in a txt file, documents are separated by empty lines, or with `line_is_document`
+    each line is one.
 
     Raises:
         InputError: nothing to read, or nothing readable.
     """
-    if settings.dataset_name:
-        return [load_corpus(settings).rows]
-    return [_read_file(path, settings, line_is_document) for path in expand_paths(settings.train_file)]
+    if source.dataset_name:
+        return [load_corpus(source).rows]
+    return [_read_file(path, source, line_is_document) for path in expand_paths(source.train_file)]
 
 
-def _read_file(path: Path, settings: DataSettings, line_is_document: bool) -> Dataset | IterableDataset:
+def _read_file(path: Path, source: CorpusSource, line_is_document: bool) -> Dataset | IterableDataset:
     is_text = path.name.removesuffix(".gz").endswith(".txt")
     if not is_text or line_is_document:
-        return load_corpus(replace(settings, train_file=(str(path),))).rows
+        return load_corpus(replace(source, train_file=(str(path),))).rows
     check_text_file(path)
     documents = load_dataset(
-        "text", data_files=str(path), sample_by="paragraph", split="train", streaming=settings.streaming
+        "text", data_files=str(path), sample_by="paragraph", split="train", streaming=source.streaming
     )
-    if settings.max_train_samples:
-        documents = documents.take(settings.max_train_samples)
-    if not settings.streaming and len(documents) == 1:
+    if source.max_train_samples:
+        documents = documents.take(source.max_train_samples)
+    if not source.streaming and len(documents) == 1:
         logger.warning(
-            "%s has no empty line, so it is one document; if each line is one, say --line_is_document", path.name
+            "%s has no empty line, so it is one document; if each line is a document, pass --line_is_document",
+            path.name,
         )
     return documents
 
 
 def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -> list[Dataset]:
-    """One dataset of `text` and `text_pair` for each file: blank and repeated pairs are left out.
+    """One dataset of `text` and `text_pair` for each file: without blank and repeated pairs.
 
     Args:
         flag: which flag named the files, for messages.
@@ -64,10 +65,10 @@ def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -
         table = open_file(path, streaming=False)
         first, second = columns or text_columns(path, table)
         _check_columns(path, table, [first, second])
-        corpus = clean(zip(_strings(table[first]), _strings(table[second]), strict=True))
-        if not len(corpus.rows):
+        rows = clean(pick_columns(table, str(path), CorpusSource(pair_columns=(first, second)))).rows
+        if not len(rows):
             raise InputError(f"{path}: no pair of texts in it")
-        parts.append(corpus.rows)
+        parts.append(rows)
     return parts
 
 

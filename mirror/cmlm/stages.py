@@ -1,67 +1,90 @@
-"""From the flags to the rows of a stage: which files are read, and how they are put together."""
+"""From documents and pairs to the rows of a stage: which files are read, and how they are put together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from datasets import Dataset, interleave_datasets
+from datasets import Dataset, IterableDataset, interleave_datasets
 from transformers import PreTrainedTokenizerBase
 
-from mirror.cmlm.arguments import CMLMArguments, CMLMDataArguments, CMLMModelArguments, CMLMTrainingArguments
+from mirror.cmlm.arguments import CMLMDataArguments
+from mirror.cmlm.config import CMLMConfig
 from mirror.cmlm.data import (
-    Companion,
+    BitextStream,
+    EpochShuffledDataset,
     PairTokenizer,
-    Part,
     StageDataset,
     StreamedStageDataset,
     segment_dataset,
 )
 from mirror.cmlm.model import CMLMModel
 from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
-from mirror.cmlm.segments import Masking, RowMaker
-from mirror.encoder import position_limit
-from mirror.errors import InputError
-from mirror.features import special_tokens_around
-from mirror.runs import check_batch_fits
+from mirror.cmlm.segments import Masking, MLMExampleBuilder
+from mirror.common.errors import InputError
+from mirror.data.two_view_dataset import special_tokens_around
+from mirror.modeling.backbone import position_limit
+from mirror.training.preflight import check_batch_fits
+
+
+Parts = list[Dataset | IterableDataset]
+
+
+def read_stage_data(stage: str, args: CMLMDataArguments) -> tuple[Parts, list[Dataset] | None]:
+    """What the flags name for a stage: documents or pairs, one dataset per file, and the pairs beside documents.
+
+    Raises:
+        InputError: data that is missing or cannot be read.
+    """
+    if stage == "nli":
+        return read_labelled_pairs(args.nli_file, args.pair_columns, args.label_column), None
+    pairs = read_pairs("--bitext_file", args.bitext_file, args.pair_columns) if "bitext" in stage else None
+    if stage == "bitext":
+        return pairs, None
+    return read_documents(args.source(), args.line_is_document), pairs
 
 
 def stage_dataset(
-    tokenizer: PreTrainedTokenizerBase,
-    model_args: CMLMModelArguments,
-    data_args: CMLMDataArguments,
-    cmlm_args: CMLMArguments,
-    training_args: CMLMTrainingArguments,
+    tokenizer: PreTrainedTokenizerBase, config: CMLMConfig, parts: Parts, bitext: Sequence[Dataset] | None = None
 ) -> StageDataset | StreamedStageDataset:
-    """The rows that `--stage` learns from.
+    """The rows that the stage of `config` trains on.
+
+    Args:
+        parts: documents (`text`), translations (`text`, `text_pair`) or labelled pairs (and `label`), whichever the stage
+            needs; one dataset per file or language.
+        bitext: the translations of the stage `cmlm_bitext`.
 
     Raises:
-        InputError: data that is missing or not readable, or too little of it for one batch.
+        InputError: too little data for one batch, or documents without a pair of segments.
     """
-    batch_size = training_args.train_batch_size * training_args.world_size
-    seed, smoothing = training_args.seed, data_args.language_smoothing
-    to_pair = PairTokenizer(tokenizer, model_args.max_seq_length)
-    if cmlm_args.stage in ("bitext", "nli"):
-        part = Part(_pairs(cmlm_args.stage, data_args), smoothing, seed)
-        check_batch_fits(part.rows, training_args)
-        return StageDataset(cmlm_args.stage, part, to_pair, batch_size)
-    company = None
-    if cmlm_args.stage == "cmlm_bitext":
-        company = Companion(Part(_pairs("bitext", data_args), smoothing, seed), to_pair, batch_size)
-    around = special_tokens_around(tokenizer)
-    masking = Masking.of(tokenizer, cmlm_args.mlm_probability)
-    to_row = RowMaker(masking, cmlm_args.swap_probability, around)
-    files = _segment_files(tokenizer, model_args.max_seq_length - len(around[0]) - len(around[1]), data_args)
-    if data_args.streaming:
+    batch_size = config.train_batch_size * config.world_size
+    to_pair = PairTokenizer(tokenizer, config.max_seq_length)
+    if config.stage in ("bitext", "nli"):
+        rows = EpochShuffledDataset(parts, config.language_smoothing, config.seed)
+        check_batch_fits(rows.rows, config)
+        return StageDataset(config.stage, rows, to_pair, batch_size)
+    stream = None
+    if config.stage == "cmlm_bitext":
+        if not bitext:
+            raise InputError("--stage cmlm_bitext learns from translations too; give bitext_dataset or --bitext_file")
+        stream = BitextStream(
+            EpochShuffledDataset(bitext, config.language_smoothing, config.seed), to_pair, batch_size
+        )
+    special_tokens = special_tokens_around(tokenizer)
+    masking = Masking.of(tokenizer, config.mlm_probability)
+    to_row = MLMExampleBuilder(masking, config.swap_probability, special_tokens)
+    max_tokens = config.max_seq_length - len(special_tokens[0]) - len(special_tokens[1])
+    files = _segment_files(tokenizer, max_tokens, parts, config)
+    if isinstance(files[0], IterableDataset):
         pairs = interleave_datasets(files) if len(files) > 1 else files[0]
-        check_batch_fits(pairs, training_args)
-        return StreamedStageDataset(pairs, to_row, seed, company)
-    part = Part(files, smoothing, seed)
-    check_batch_fits(part.rows, training_args)
-    return StageDataset("cmlm", part, to_row, batch_size, company)
+        check_batch_fits(pairs, config)
+        return StreamedStageDataset(pairs, to_row, config.seed, stream)
+    rows = EpochShuffledDataset(files, config.language_smoothing, config.seed)
+    check_batch_fits(rows.rows, config)
+    return StageDataset("cmlm", rows, to_row, batch_size, stream)
 
 
 def check_positions(model: CMLMModel, max_seq_length: int, stage: str) -> None:
-    """Refuse segments that leave no room for the prefix among the model's positions.
+    """Refuse segments that leave no positions for the prefix.
 
     Raises:
         InputError
@@ -76,9 +99,9 @@ def check_positions(model: CMLMModel, max_seq_length: int, stage: str) -> None:
 
 
 def dataset_report(dataset: StageDataset | StreamedStageDataset) -> dict[str, int]:
-    """How many rows of each kind there are, for the log, `train_results.json` and the card; nothing for a stream."""
-    report = {} if isinstance(dataset, StreamedStageDataset) else {dataset.kind: len(dataset.part)}
-    return report if dataset.bitext is None else report | {"bitext": len(dataset.bitext.part)}
+    """How many rows of each kind there are, for the log, `train_results.json` and the card; empty for a stream."""
+    report = {} if isinstance(dataset, StreamedStageDataset) else {dataset.kind: len(dataset.rows)}
+    return report if dataset.bitext is None else report | {"bitext": len(dataset.bitext.pairs)}
 
 
 def sample_of(dataset: StageDataset | StreamedStageDataset, tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -88,22 +111,15 @@ def sample_of(dataset: StageDataset | StreamedStageDataset, tokenizer: PreTraine
     return [tokenizer.decode(row[kind]["first_ids"], skip_special_tokens=True) for row in rows]
 
 
-def _pairs(kind: str, data_args: CMLMDataArguments) -> list[Dataset]:
-    if kind == "nli":
-        return read_labelled_pairs(data_args.nli_file, data_args.pair_columns, data_args.label_column)
-    return read_pairs("--bitext_file", data_args.bitext_file, data_args.pair_columns)
-
-
-def _segment_files(tokenizer: PreTrainedTokenizerBase, room: int, data_args: CMLMDataArguments) -> list[Dataset]:
-    """Segment pairs of each file.
+def _segment_files(tokenizer: PreTrainedTokenizerBase, max_tokens: int, documents: Parts, config: CMLMConfig) -> Parts:
+    """Segment pairs of each dataset of documents.
 
     Raises:
-        InputError: a file without a single pair, or another number of languages than of files.
+        InputError: one without a single pair, or another number of languages than of datasets.
     """
-    documents = read_documents(data_args.settings(), data_args.line_is_document)
-    languages = _languages(data_args.language, len(documents))
+    languages = _languages(config.language, len(documents))
     files = [
-        segment_dataset(part, tokenizer, language, room, data_args.preprocessing_num_workers)
+        segment_dataset(part, tokenizer, language, max_tokens, config.preprocessing_num_workers)
         for part, language in zip(documents, languages, strict=True)
     ]
     for number, part in enumerate(files, start=1):

@@ -1,71 +1,111 @@
-"""`Trainer` for the stages of CMLM: one forward call per step gives what the stage's losses need."""
+"""`Trainer` for the stages of CMLM: one forward call per step gives what the losses of the stage need."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import nullcontext
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from datasets import Dataset
+from datasets import IterableDataset as StreamedRows
 from pytorch_optimizer import Lamb
 from torch import Tensor, nn
 from torch.utils.data import IterableDataset, Sampler, SequentialSampler
+from transformers import set_seed
 
-from mirror.cmlm.arguments import CMLMArguments, CMLMTrainingArguments
-from mirror.cmlm.checkpoint import load_weights, parts_of, save_cmlm
-from mirror.cmlm.layers import mean_projection
+from mirror.assets import EMBEDDED_MODEL
+from mirror.cmlm.checkpoint import load_cmlm, load_weights, mean_projection, parts_of, save_cmlm
+from mirror.cmlm.config import CMLMConfig
+from mirror.cmlm.data import StageCollator
 from mirror.cmlm.losses import additive_margin_softmax
 from mirror.cmlm.model import IGNORED, CMLMModel
-from mirror.distributed import gather_with_gradient, rank, world_size
-from mirror.encoder import Encoder
-from mirror.errors import InputError
-from mirror.gradient_cache import backward_through_cache
-from mirror.hub import PushesCheckpoints
-from mirror.interruption import InterruptibleTrainer
-from mirror.trainer import FreshViews
+from mirror.cmlm.stages import Parts, check_positions, dataset_report, sample_of, stage_dataset
+from mirror.common.distributed import gather_with_gradient, rank, world_size
+from mirror.data.collators import MiniBatchCollator
+from mirror.modeling.encoder import Encoder
+from mirror.training.encoder_trainer import EncoderTrainer
+from mirror.training.gradient_cache import backward_through_cache
+from mirror.training.run_record import collect_settings
 
 
-class CMLMTrainer(PushesCheckpoints, InterruptibleTrainer):
-    """Trains a `CMLMModel` on the batches of `StageCollator`.
+logger = logging.getLogger(__name__)
+
+
+class CMLMTrainer(EncoderTrainer):
+    """Trains a sentence encoder by conditional masked language modelling, or by one of its later stages.
+
+    >>> trainer = CMLMTrainer(
+    ...     model="bert-base-uncased", args=CMLMConfig(stage="cmlm", output_dir="out"), train_dataset=documents
+    ... )
+    >>> trainer.train()
+    >>> trainer.save_model()
 
     Args:
-        cmlm_args: the stage, weights and margin of its losses, the optimiser.
-        max_seq_length, sentence_vector: go into the checkpoint.
-        settings: the whole configuration, kept in the checkpoint.
+        model: a Hub id or a folder: a masked LM, or what an earlier stage saved. Default: the small model of this package.
+        args: everything that can be set.
+        train_dataset: what the stage learns from. `cmlm` and `cmlm_bitext`: documents, as a list of texts or a dataset with
+            the column `text`; `bitext`: a dataset of `text` and `text_pair`; `nli`: the same with `label` (0 entailment,
+            1 neutral, 2 contradiction). A list of datasets keeps languages apart.
+        bitext_dataset: translations (`text`, `text_pair`), for the stage `cmlm_bitext`.
+        data_settings: where the data comes from, kept in the checkpoint.
+        callbacks, optimizers: as in `Trainer`.
+
+    Raises:
+        InputError: a model or data that the stage cannot be trained with, before anything is.
     """
+
+    method = "cmlm"
 
     def __init__(
         self,
-        model: CMLMModel,
-        args: CMLMTrainingArguments,
-        *,
-        cmlm_args: CMLMArguments,
-        max_seq_length: int,
-        sentence_vector: str = "pooled",
-        settings: dict | None = None,
+        model: str = str(EMBEDDED_MODEL),
+        args: CMLMConfig | None = None,
+        train_dataset: Sequence[str] | Dataset | StreamedRows | Parts = (),
+        bitext_dataset: Dataset | Sequence[Dataset] | None = None,
+        data_settings: dict | None = None,
         **kwargs,
     ):
-        super().__init__(model, args, optimizer_cls_and_kwargs=_lamb(cmlm_args, args), **kwargs)
-        self.cmlm_args, self.max_seq_length, self.sentence_vector = cmlm_args, max_seq_length, sentence_vector
-        self.settings = settings or {}
-        # Each loss is a mean over one micro-batch; the `labels` in the batch make Trainer believe otherwise.
-        self.loss_is_scaled_for_ga = False
-        freeze_idle_parts(model, cmlm_args.stage)
-        self._seen: dict[str, list[Tensor]] = {}  # each loss by itself, for the log
-        self.add_callback(FreshViews())
+        args = args or CMLMConfig()
+        set_seed(args.seed)
+        name = model
+        model, tokenizer = load_cmlm(name, args.num_projections, args.skip_connection, args.pooling, args.from_scratch)
+        check_positions(model, args.max_seq_length, args.stage)
+        with args.main_process_first(desc="pairs"):
+            dataset = stage_dataset(tokenizer, args, as_parts(train_dataset), as_parts(bitext_dataset or ()))
+        report = dataset_report(dataset)
+        logger.info("rows: %s", ", ".join(f"{count:,} of {kind}" for kind, count in report.items()) or "streamed")
+        collator = StageCollator(tokenizer)
+        freeze_idle_parts(model, args.stage)
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=dataset,
+            data_collator=MiniBatchCollator(collator, args.mini_batch_size) if args.mini_batch_size else collator,
+            processing_class=tokenizer,
+            optimizer_cls_and_kwargs=_lamb(args),
+            base_model=name,
+            settings=collect_settings(args, model_name_or_path=name, **(data_settings or {})),
+            corpus_report=report,
+            dataset_name=(data_settings or {}).get("dataset_name"),
+            **kwargs,
+        )
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)
         losses = []
         if "cmlm" in inputs:
             count = count_of_all(outputs["num_masked"])
-            losses.append(self._note("cmlm", world_size() * outputs["token_loss"] / count))
+            losses.append(self.monitor("loss_cmlm", world_size() * outputs["token_loss"] / count))
         if "bitext" in inputs:
             losses.append(self._bitext_weight() * self.retrieve(*outputs["bitext_vectors"].chunk(2)))
         if "nli" in inputs:
-            losses.append(self._note("nli", F.cross_entropy(outputs["nli_logits"].float(), inputs["nli"]["labels"])))
-        loss = self._checked(sum(losses))
+            losses.append(
+                self.monitor("loss_nli", F.cross_entropy(outputs["nli_logits"].float(), inputs["nli"]["labels"]))
+            )
+        loss = self.check_finite(sum(losses), "or a lower --learning_rate")
         return (loss, outputs) if return_outputs else loss
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -80,7 +120,7 @@ class CMLMTrainer(PushesCheckpoints, InterruptibleTrainer):
             loss = loss + self._cached_bitext_step(model, [piece["bitext"] for piece in pieces], exchange=not both)
         if "cmlm" in pieces[0]:
             loss = loss + self._split_cmlm_step(model, [piece["cmlm"] for piece in pieces])
-        return self._checked(loss) / self.current_gradient_accumulation_steps
+        return self.check_finite(loss, "or a lower --learning_rate") / self.current_gradient_accumulation_steps
 
     def _cached_bitext_step(self, model: nn.Module, pieces: Sequence[dict[str, Tensor]], exchange: bool) -> Tensor:
         """The gradient of the bitext loss over all mini-batches as one batch; returns the loss, detached."""
@@ -102,7 +142,7 @@ class CMLMTrainer(PushesCheckpoints, InterruptibleTrainer):
                 loss = world_size() * model(cmlm=piece)["token_loss"] / count
                 self._backward(loss)
             total += loss.detach()
-        return self._note("cmlm", total)
+        return self.monitor("loss_cmlm", total)
 
     def _backward(self, loss: Tensor) -> None:
         self.accelerator.backward(loss / self.current_gradient_accumulation_steps)
@@ -111,44 +151,38 @@ class CMLMTrainer(PushesCheckpoints, InterruptibleTrainer):
         return nullcontext() if exchange else self.accelerator.no_sync(model)
 
     def _bitext_weight(self) -> float:
-        return self.cmlm_args.bitext_weight if self.cmlm_args.stage == "cmlm_bitext" else 1.0
+        return self.args.bitext_weight if self.args.stage == "cmlm_bitext" else 1.0
 
     def retrieve(self, sources: Tensor, targets: Tensor) -> Tensor:
         """The bitext loss of this process's pairs against the texts of all processes."""
         loss = additive_margin_softmax(
-            *(sources, targets, self.cmlm_args.margin),
-            *(gather_with_gradient(sources), gather_with_gradient(targets), rank() * len(sources)),
+            sources,
+            targets,
+            margin=self.args.margin,
+            all_sources=gather_with_gradient(sources),
+            all_targets=gather_with_gradient(targets),
+            offset=rank() * len(sources),
         )
-        return self._note("bitext", loss)
-
-    def _note(self, name: str, loss: Tensor) -> Tensor:
-        self._seen.setdefault(f"loss_{name}", []).append(loss.detach())
-        return loss
-
-    def _checked(self, loss: Tensor) -> Tensor:
-        if not torch.isfinite(loss):
-            raise InputError(
-                f"the loss is {loss.item()} at step {self.state.global_step + 1}; "
-                "try --bf16 instead of --fp16, or a lower --learning_rate"
-            )
-        return loss
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs:
-            logs |= {name: round(torch.stack(values).mean().item(), 4) for name, values in self._seen.items()}
-            self._seen.clear()
-        super().log(logs, start_time)
+        return self.monitor("loss_bitext", loss)
 
     def _get_train_sampler(self, train_dataset=None) -> Sampler | None:
         """In order: the dataset itself draws the order of an epoch."""
         dataset = self.train_dataset if train_dataset is None else train_dataset
         return None if isinstance(dataset, IterableDataset) else SequentialSampler(dataset)
 
-    def encoder(self) -> Encoder:
-        """The encoder as it stands; leaves the model in eval mode, which the next step undoes."""
+    def encoder(self, training: bool = True) -> Encoder:
+        """The encoder as it is now; leaves the model in eval mode, which the next step undoes.
+
+        Args:
+            training: as in `MirrorTrainer.encoder`; here it makes no difference, for autocast wraps the whole CMLM model.
+        """
         model = self._bare_model().eval()
-        head = mean_projection(model.projection) if self.sentence_vector == "proj" else ()
-        return Encoder(model.encoder, self.processing_class, model.config.pooling, self.max_seq_length, head)
+        head = mean_projection(model.projection) if self.args.sentence_vector == "proj" else ()
+        return Encoder(model.encoder, self.processing_class, model.config.pooling, self.args.max_seq_length, head)
+
+    def sample_texts(self) -> list[str]:
+        """A few texts to compare readers on."""
+        return sample_of(self.train_dataset, self.processing_class)
 
     def _bare_model(self) -> CMLMModel:
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
@@ -156,12 +190,24 @@ class CMLMTrainer(PushesCheckpoints, InterruptibleTrainer):
     def _save(self, output_dir: str | None = None, state_dict=None) -> None:
         if self.args.should_save:
             save_cmlm(
-                *(output_dir or self.args.output_dir, self._bare_model(), self.processing_class),
-                *(self.max_seq_length, self.sentence_vector, self.settings),
+                folder=output_dir or self.args.output_dir,
+                model=self._bare_model(),
+                tokenizer=self.processing_class,
+                max_seq_length=self.args.max_seq_length,
+                sentence_vector=self.args.sentence_vector,
+                settings=self.settings,
             )
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         load_weights(self._bare_model() if model is None else model, resume_from_checkpoint)
+
+
+def as_parts(rows: Sequence[str] | Dataset | StreamedRows | Sequence[Dataset]) -> Parts:
+    """A list of datasets, whatever was given."""
+    if isinstance(rows, (Dataset, StreamedRows)):
+        return [rows]
+    rows = list(rows)
+    return [Dataset.from_dict({"text": rows})] if rows and isinstance(rows[0], str) else rows
 
 
 def freeze_idle_parts(model: CMLMModel, stage: str) -> None:
@@ -179,9 +225,9 @@ def count_of_all(count: Tensor) -> Tensor:
     return total
 
 
-def _lamb(cmlm_args: CMLMArguments, args: CMLMTrainingArguments) -> tuple[type, dict] | None:
+def _lamb(args: CMLMConfig) -> tuple[type, dict] | None:
     """LAMB as its paper prints it: the decay is inside the update that the trust ratio scales."""
-    if cmlm_args.optimizer != "lamb":
+    if args.optimizer != "lamb":
         return None
     betas = (args.adam_beta1, args.adam_beta2)
     return Lamb, {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon, "weight_decouple": False}

@@ -1,0 +1,2 @@
+"""Evaluation tasks with their protocols, results and plots.
+Must not know: training."""

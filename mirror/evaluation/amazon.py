@@ -1,7 +1,7 @@
-"""`amazon_zero_shot`: a sentiment probe of English reviews, tested on German, French and Japanese ones (CMLM Table 4).
+"""`amazon_zero_shot`: a sentiment classifier trained on English reviews, tested on German, French and Japanese ones.
 
-Upper half of CMLM Table 4: the encoder is not trained, so `encode` is all it takes. For the lower half, which trains
-the encoder together with the classifier, see amazon_tuned.py.
+Upper half of CMLM Table 4: the encoder is frozen. The lower half, which trains the encoder together with the
+classifier, is in amazon_tuned.py.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.errors import InputError
-from mirror.evaluation.task import DataFile, Encode, Task
+from mirror.common.errors import InputError
+from mirror.evaluation.task import DataFile, Task
 from mirror.evaluation.transfer import cross_validated_probe, root_mean_square
+from mirror.modeling.encoder import Encode
 
 
 TARGETS = ("de", "fr", "jp")
@@ -32,12 +33,12 @@ TEST = {(language, domain): _file(language, domain, "test") for language in LANG
 
 
 def tasks(data_dir: Path) -> list[Task]:
-    """The one task of this family."""
+    """Return the only task of this family."""
     return [
         Task(
             name="amazon_zero_shot",
             metric="accuracy",
-            protocol="frozen vectors, [u, v, |u-v|, u*v] of summary and text; one logistic regression a domain on "
+            protocol="frozen vectors, [u, v, |u-v|, u*v] of summary and text; one logistic regression per domain on "
             "2,000 English reviews, C by 5-fold cross-validation on them; mean of three domains, then of de, fr, jp",
             files=(*TRAIN.values(), *TEST.values()),
             score=score,
@@ -47,11 +48,11 @@ def tasks(data_dir: Path) -> list[Task]:
 
 
 def score(encode: Encode, data_dir: Path) -> dict:
-    """Accuracy by language and domain; English, which was trained on, is listed and is not in the main score."""
+    """Compute the accuracy for each language and domain. English, the training language, is not in the main score."""
     by_domain: dict[str, dict[str, float]] = {language: {} for language in LANGUAGES}
     for domain in DOMAINS:
         train = _vectors(TRAIN[domain], encode, data_dir)  # (2, N, D)
-        scale = root_mean_square(train)  # the English one for every language: nothing is fitted to a test language
+        scale = root_mean_square(train)  # of English, used for all languages: nothing is fitted to a test language
         probe = cross_validated_probe(review_features(*train / scale), is_positive(TRAIN[domain], data_dir), FOLDS)
         for language in LANGUAGES:
             file = TEST[language, domain]
@@ -67,21 +68,21 @@ def score(encode: Encode, data_dir: Path) -> dict:
 
 
 def review_features(summary: np.ndarray, text: np.ndarray) -> np.ndarray:
-    """(N, 4D): u, v, |u - v|, u * v of the vectors (N, D) of summaries and of texts."""
+    """Concatenate u, v, |u - v| and u * v for the vectors u (N, D) of summaries and v (N, D) of texts, as (N, 4D)."""
     return np.hstack([summary, text, np.abs(summary - text), summary * text])
 
 
 def _vectors(file: DataFile, encode: Encode, data_dir: Path) -> np.ndarray:
-    """(2, N, D): summaries and texts of one file, which is one language and so one call of `encode`."""
+    """Encode the summaries and texts of one file as (2, N, D). A file has one language, so `encode` is called once."""
     columns = file.read(data_dir)
     return np.stack(np.split(encode(columns["summary"] + columns["text"]), 2))
 
 
 def is_positive(file: DataFile, data_dir: Path) -> np.ndarray:
-    """(N,) bool: more than three stars.
+    """Return the labels of N reviews as (N,) bool: True for more than three stars.
 
     Raises:
-        InputError: a rating that is not 1 to 5; names its line.
+        InputError: a rating is not 1 to 5; the message names the line.
     """
     ratings = file.read(data_dir)["rating"]
     for number, rating in enumerate(ratings, start=2):

@@ -1,9 +1,9 @@
-"""Bilingual lexicon induction: translate a word by the nearest word of the other language (Glavaš et al. 2019).
+"""Bilingual lexicon induction: translate a word by its nearest neighbour in the other language (Glavaš et al. 2019).
 
-Each language's words are encoded by themselves, made unit length, mean centred and unit length again; an orthogonal
-map is fitted to a training dictionary (Procrustes) and, if asked for, refined by self-learning (Artetxe et al. 2018).
-Test words are then looked up by CSLS (Conneau et al. 2018) and by cosine among the whole target vocabulary. Knows the
-dictionaries of the folder `bli/`; knows nothing of where the vectors come from.
+The words of each language are encoded separately, normalised to unit length, mean centred and normalised again. An
+orthogonal map is fitted to a training dictionary (Procrustes) and optionally refined by self-learning (Artetxe et al.
+2018). Test words are retrieved by CSLS (Conneau et al. 2018) and by cosine from the full target vocabulary. Knows the
+dictionaries of the folder `bli/`; knows nothing of how words are encoded.
 """
 
 from __future__ import annotations
@@ -16,28 +16,29 @@ from pathlib import Path
 import numpy as np
 from scipy.linalg import orthogonal_procrustes
 
+from mirror.common.nearest_neighbors import gold_ranks, mean_top_k, top_k, unit_length
 from mirror.evaluation.lines import LineFile
-from mirror.evaluation.metrics.retrieval.retrieval import Retrieval
-from mirror.evaluation.search import gold_ranks, mean_top_k, top_k, unit_length
-from mirror.evaluation.task import DataFile, Encode, Task
+from mirror.evaluation.metrics import Retrieval
+from mirror.evaluation.task import DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
 PAPER_PAIRS = ("en-fr", "en-it", "en-ru", "en-tr", "it-fr", "ru-fr")  # Mirror-BERT Table 6
 ROWS = {"train5k": (5000,), "train1k": (1000,), "test2k": (2000,)}
 NEIGHBOURS = 10  # k of CSLS
-SELF_LEARNING_WORDS = 20_000  # the first of each language, as in Artetxe et al. 2018
+SELF_LEARNING_WORDS = 20_000  # the first words of each language, as in Artetxe et al. 2018
 SELF_LEARNING_ROUNDS = 50
 
 _FILE_NAME = re.compile(r"([a-z]+)-([a-z]+)\.(train5k|train1k|test2k)\.tsv")
 
 
 def tasks(data_dir: Path, vocabulary_file: str | None = None, self_learning: bool = False) -> list[Task]:
-    """The paper's six language pairs, and any other for which the folder has a test dictionary.
+    """Return tasks for the paper's six language pairs and for every other pair with a test dictionary in the folder.
 
     Args:
-        vocabulary_file: a word list, one a line, to add to the target vocabulary; "{language}" in its path stands for
-            the target language. Without it the candidates are the words of the dictionaries alone, an easier search
-            than among the 200,000 words of the literature.
+        vocabulary_file: a word list, one word per line, that is added to the target vocabulary; "{language}" in its
+            path is replaced by the target language. Without it the candidates are the words of the dictionaries, which
+            makes the search easier than among the 200,000 words used in the literature.
         self_learning: refine each map by self-learning.
     """
     found = {path.name.removesuffix(".test2k.tsv") for path in (data_dir / "bli").glob("*-*.test2k.tsv")}
@@ -48,7 +49,16 @@ def tasks(data_dir: Path, vocabulary_file: str | None = None, self_learning: boo
 def score(
     pair: str, seeds: tuple[str, ...], word_list: DataFile | None, self_learning: bool, encode: Encode, data_dir: Path
 ) -> dict:
-    """Accuracy@1 and MRR by CSLS and by cosine for each training dictionary; the first one's CSLS accuracy is main."""
+    """Compute accuracy@1 and MRR by CSLS and by cosine for each training dictionary.
+
+    The main score is accuracy@1 by CSLS with the first dictionary of `seeds`.
+
+    Args:
+        pair: source and target language, such as "en-fr".
+        seeds: names of the training dictionaries.
+        word_list: additional target words, or None.
+        self_learning: refine each map by self-learning.
+    """
     source_language, target_language = pair.split("-")
     source_words = vocabulary(data_dir, source_language)
     target_words = vocabulary(data_dir, target_language, word_list)
@@ -76,44 +86,48 @@ def score(
 
 
 def normalise(vectors: np.ndarray) -> np.ndarray:
-    """(N, D) at unit length, mean centred, and at unit length again."""
+    """Normalise (N, D) vectors to unit length, subtract their mean, and normalise them again."""
     vectors = unit_length(vectors)
     return unit_length(vectors - vectors.mean(axis=0))
 
 
 def procrustes(source: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """The orthogonal (D, D) matrix W for which source @ W is nearest to target, row n (N, D) to row n (N, D)."""
+    """Return the orthogonal matrix W (D, D) that minimises |source @ W - target| for source and target (N, D)."""
     return orthogonal_procrustes(source, target)[0]
 
 
 def csls_entries(queries: np.ndarray, entries: np.ndarray, k: int = NEIGHBOURS) -> np.ndarray:
-    """(N, D + 1) entries whose inner product with `csls_queries` orders them as CSLS does.
+    """Augment entries so that their inner products with `csls_queries` rank them by CSLS.
 
-    CSLS(x, y) = 2 cos(x, y) - r(x) - r(y) with r the mean cosine to the k nearest of the other language. r(x) is the
-    same for every candidate of a query, and r(y) fits into one more dimension; so CSLS needs no search of its own.
+    CSLS(x, y) = 2 cos(x, y) - r(x) - r(y), where r is the mean cosine to the k nearest neighbours in the other
+    language. r(x) is the same for all candidates of a query, and r(y) is stored in one extra dimension, so any
+    inner-product search computes CSLS.
 
     Args:
-        queries: (Q, D) of unit length, the language that is translated from.
-        entries: (N, D) of unit length, the language that is translated into.
+        queries: (Q, D) of unit length, in the source language.
+        entries: (N, D) of unit length, in the target language.
+
+    Returns:
+        (N, D + 1).
     """
     return np.hstack([entries, mean_top_k(entries, queries, k)[:, None]])
 
 
 def csls_queries(queries: np.ndarray) -> np.ndarray:
-    """(Q, D + 1) queries to go with `csls_entries`."""
+    """Augment queries (Q, D) to (Q, D + 1) for a search among `csls_entries`."""
     return np.hstack([2 * queries, np.full((len(queries), 1), -1, queries.dtype)])
 
 
 def refine(source: np.ndarray, target: np.ndarray, mapping: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
-    """Self-learning: induce a dictionary by CSLS in both directions, fit the map to it, and again until it settles.
+    """Self-learning: induce a dictionary by CSLS in both directions, fit the map to it, and repeat until convergence.
 
-    Artetxe et al. (2018), §3.3, from a given map and without their random dropout of pairs, whitening, re-weighting:
-    the map stays orthogonal and two runs give the same. It settles when the mean cosine of the induced pairs grows by
-    less than `tolerance`, and in any case after 50 rounds.
+    Follows Artetxe et al. (2018), §3.3, but starts from a given map and omits random dropout of pairs, whitening and
+    re-weighting, so the map stays orthogonal and the result is deterministic. It stops when the mean cosine of the
+    induced pairs increases by less than `tolerance`, or after 50 rounds.
 
     Args:
-        source, target: (S, D) and (T, D), normalised; row order does not matter.
-        mapping: (D, D) to start from.
+        source, target: (S, D) and (T, D), normalised; the order of rows does not matter.
+        mapping: (D, D) initial map.
 
     Returns:
         (D, D).
@@ -130,10 +144,13 @@ def refine(source: np.ndarray, target: np.ndarray, mapping: np.ndarray, toleranc
 
 
 def induced_dictionary(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each source word with its nearest target word by CSLS, then each target word with its nearest source word.
+    """Pair each source word with its nearest target word by CSLS, and each target word with its nearest source word.
+
+    Args:
+        source, target: (S, D) and (T, D) of unit length.
 
     Returns:
-        Row numbers (S + T,) into `source` (S, D) and (S + T,) into `target` (T, D).
+        Row indices (S + T,) into `source` and (S + T,) into `target`.
     """
     _, forward = top_k(csls_queries(source), csls_entries(source, target), 1)
     _, backward = top_k(csls_queries(target), csls_entries(target, source), 1)
@@ -144,7 +161,7 @@ def induced_dictionary(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarr
 
 
 def vocabulary(data_dir: Path, language: str, word_list: DataFile | None = None) -> list[str]:
-    """The distinct words of a language in every dictionary of the folder, on either side, then a word list's."""
+    """Return the distinct words of a language in all dictionaries of the folder, followed by those of a word list."""
     words: dict[str, None] = {}
     for file in _dictionaries(data_dir, {language}):
         columns = file.read(data_dir)
@@ -175,7 +192,7 @@ def _task(data_dir: Path, pair: str, vocabulary_file: str | None, self_learning:
 
 
 def _dictionaries(data_dir: Path, languages: set[str]) -> list[DataFile]:
-    """The folder's dictionaries from or into one of `languages`: training before test, by name."""
+    """Return the folder's dictionaries from or into one of `languages`: training before test, sorted by name."""
     names = [match for path in (data_dir / "bli").glob("*.tsv") if (match := _FILE_NAME.fullmatch(path.name))]
     names = [match for match in names if languages.intersection(match.group(1, 2))]
     names.sort(key=lambda match: (list(ROWS).index(match[3]), match[0]))
@@ -191,7 +208,7 @@ def _word_list(vocabulary_file: str | None, language: str) -> DataFile | None:
 def _pair_rows(
     data_dir: Path, pair: str, source_rows: dict[str, int], target_rows: dict[str, int], name: str
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A dictionary as row numbers (N,) of the source and (N,) of the target vocabulary."""
+    """Return a dictionary of N pairs as row indices (N,) into the source and (N,) into the target vocabulary."""
     columns = DataFile(f"bli/{pair}.{name}.tsv", ("source", "target"), ROWS[name]).read(data_dir)
     return (
         np.array([source_rows[word] for word in columns["source"]]),
@@ -200,7 +217,13 @@ def _pair_rows(
 
 
 def _retrieve(source: np.ndarray, target: np.ndarray, sources: np.ndarray, gold: np.ndarray) -> dict[str, dict]:
-    """Both ways of looking up the test words; `source` (S, D) is mapped already."""
+    """Retrieve the translations of the test words by CSLS and by cosine.
+
+    Args:
+        source: (S, D), already mapped to the target space.
+        target: (T, D).
+        sources, gold: (N,) row indices of the test words and of their translations.
+    """
     queries, metric = source[sources], Retrieval(keep_in_memory=True)
     csls = gold_ranks(csls_queries(queries), csls_entries(source, target), gold)
     cosine = gold_ranks(queries, target, gold)

@@ -1,4 +1,4 @@
-"""Every task and group by name: what each family declares, and what it finds in the data folder."""
+"""All tasks and groups by name: those declared by each family and those found in the data folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror.errors import InputError, nearest
+from mirror.common.errors import InputError, did_you_mean
 from mirror.evaluation import (
     amazon,
     amazon_tuned,
@@ -26,7 +26,7 @@ from mirror.evaluation.task import Task
 
 @dataclass(frozen=True)
 class Options:
-    """What a user can set about the tasks themselves; each family's `tasks` says what its own do."""
+    """User settings of the task families; see the function `tasks` of each family."""
 
     bli_vocabulary: str | None = None
     bli_self_learning: bool = False
@@ -36,7 +36,7 @@ class Options:
 
 
 def all_tasks(data_dir: Path, options: Options | None = None) -> dict[str, Task]:
-    """Every task by name. Tasks whose data is missing are there too."""
+    """Return every task by name, including tasks whose data is missing."""
     options = options or Options()
     families = [
         sts.tasks(data_dir),
@@ -56,7 +56,7 @@ def all_tasks(data_dir: Path, options: Options | None = None) -> dict[str, Task]
 
 
 def all_groups(tasks: dict[str, Task]) -> dict[str, list[str]]:
-    """The names of each group's members, in the tasks' order."""
+    """Return the members of each group, in the order of `tasks`."""
     groups: dict[str, list[str]] = {}
     for task in tasks.values():
         for group in task.groups:
@@ -65,27 +65,29 @@ def all_groups(tasks: dict[str, Task]) -> dict[str, list[str]]:
 
 
 def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
-    """The tasks that `names` of tasks and groups stand for, each once, in the order asked.
+    """Expand names of tasks and groups to tasks, each once, in the requested order.
 
     Raises:
-        InputError: an unknown name; suggests the nearest.
+        InputError: an unknown name; the message suggests the most similar one.
     """
     groups = all_groups(tasks)
     chosen: dict[str, Task] = {}
     for name in names:
         if name not in tasks and name not in groups:
-            raise InputError(f"unknown task '{name}'{nearest(name, [*tasks, *groups])}; --list_tasks prints them all")
+            raise InputError(
+                f"unknown task '{name}'{did_you_mean(name, [*tasks, *groups])}; --list_tasks prints all names"
+            )
         for member in groups.get(name, [name]):
             chosen[member] = tasks[member]
     return list(chosen.values())
 
 
 def listing(tasks: dict[str, Task], data_dir: Path) -> str:
-    """The text of `--list_tasks`: each task with its metric and whether its files are there, then each group."""
-    lines = [f"tasks (x: its files are in {data_dir})"]
+    """Return the text of `--list_tasks`: tasks with availability, metric and protocol, then groups and members."""
+    lines = [f"tasks (x: data available in {data_dir})"]
     for task in tasks.values():
-        there = " " if task.missing_files(data_dir) else "x"
-        lines.append(f"  {there} {task.name:<24} {task.metric:<18} {task.protocol}")
+        mark = " " if task.missing_files(data_dir) else "x"
+        lines.append(f"  {mark} {task.name:<24} {task.metric:<18} {task.protocol}")
     lines.append("groups")
     lines += [f"    {name:<24} {' '.join(members)}" for name, members in all_groups(tasks).items()]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
-"""Principal component removal: take out of the vectors the directions that say which language a text is in.
+"""Principal component removal: remove the directions of the embeddings that encode the language of a text.
 
-Arrays in, arrays out; `removing_components` wraps an `encode` function. Follows CMLM (Table 6) and Yang et al. (2021):
-the components are those of the vectors as they are, not centred, so that the first is close to the mean vector.
+Functions of arrays; `removing_components` wraps an `encode` function. Follows CMLM (Table 6) and Yang et al. (2021):
+the vectors are not centred before the decomposition, so the first component is close to the mean vector.
 """
 
 from __future__ import annotations
@@ -10,20 +10,23 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mirror.errors import InputError
-from mirror.evaluation.task import Encode
+from mirror.common.errors import InputError
+from mirror.modeling.encoder import Encode
 
 
 def fit_components(vectors: np.ndarray, num_components: int) -> np.ndarray:
-    """The first right singular vectors of (N, D), as (num_components, D) float32 with orthonormal rows.
+    """Compute the first right singular vectors of (N, D) vectors.
+
+    Returns:
+        (num_components, D) float32 with orthonormal rows.
 
     Raises:
-        InputError: there are fewer vectors or dimensions than components.
+        InputError: `num_components` exceeds the number of vectors or dimensions.
     """
     if not 1 <= num_components <= min(vectors.shape):
         raise InputError(
             f"cannot fit {num_components} principal components to {len(vectors)} vectors of "
-            f"{vectors.shape[1]} dimensions"
+            f"{vectors.shape[1]} dimensions; give 1 to {min(vectors.shape)}"
         )
     vectors = vectors.astype(np.float64)
     _, columns = np.linalg.eigh(vectors.T @ vectors)  # ascending; cheaper than an SVD when N is large
@@ -31,15 +34,17 @@ def fit_components(vectors: np.ndarray, num_components: int) -> np.ndarray:
 
 
 def remove_components(vectors: np.ndarray, components: np.ndarray) -> np.ndarray:
-    """(N, D) without its projections on the orthonormal rows of `components` (n, D)."""
+    """Subtract from (N, D) vectors their projections onto the orthonormal rows of `components` (n, D)."""
     return vectors - (vectors @ components.T) @ components
 
 
 def removing_components(encode: Encode, num_components: int, components: np.ndarray | None = None) -> Encode:
-    """`encode`, followed by the removal of `components`, or of those of each call's own vectors.
+    """Wrap `encode` so that principal components are removed from its vectors.
 
-    Without `components` every call is one language: Tatoeba, PAWS-X and the Amazon reviews encode each language in a
-    call of its own. A call with fewer vectors than components raises `InputError`.
+    Args:
+        components: (num_components, D); None: the components of the vectors of each call. Each call then counts as one
+            language: Tatoeba, PAWS-X and the Amazon reviews encode each language in a separate call. A call with fewer
+            vectors than components raises `InputError`.
     """
 
     def encode_and_remove(texts: Sequence[str]) -> np.ndarray:

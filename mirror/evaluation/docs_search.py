@@ -1,8 +1,9 @@
-"""`docs_search`, `docs_search_dev`: find the documentation of a function from the words of its name, on this machine's own packages.
+"""`docs_search`, `docs_search_dev`: retrieve a function's docstring from the words of its name.
 
-Query: the words of a name ("read csv"). Candidates: the summary line of every docstring of that part of the split. Real
-text that nothing in this project trained on, and no data folder. The pairs depend on the installed packages, so a number is comparable
-only under the same `data_sha256`; a lexical search over the same pairs stands beside it as the honest yardstick.
+Queries are the words of names ("read csv"); candidates are the summary lines of all docstrings in one part of a fixed
+split. The docstrings are those of the Python packages installed on this machine, held out from training, so no data
+folder is needed. Scores are comparable only with equal `data_sha256`, because installed packages differ. TF-IDF search
+over the same pairs is reported as the baseline.
 """
 
 from __future__ import annotations
@@ -14,24 +15,25 @@ from pathlib import Path
 import numpy as np
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from mirror import docstrings
-from mirror.errors import InputError
-from mirror.evaluation.metrics.retrieval.retrieval import Retrieval
+from mirror.common.errors import InputError
+from mirror.common.nearest_neighbors import gold_ranks, ranks_in_scores, unit_length
+from mirror.data import docstring_corpus
+from mirror.evaluation.metrics import Retrieval
 from mirror.evaluation.qqp import compare
-from mirror.evaluation.search import gold_ranks, ranks_in_scores, unit_length
-from mirror.evaluation.task import Encode, Task
+from mirror.evaluation.task import Task
+from mirror.modeling.encoder import Encode
 
 
 MIN_PAIRS = {"test": 3000, "dev": 1000}
 
 
 def tasks(data_dir: Path) -> list[Task]:
-    """The test, and the dev part for choosing settings; they read no data folder."""
+    """Return the test task and the dev task for choosing settings; neither uses the data folder."""
     return [
         Task(
             name=name,
             metric="accuracy@1",
-            protocol=f"words of a name -> its docstring's summary among all summaries of the {part} part, by cosine",
+            protocol=f"words of a name -> summary of its docstring, among all summaries of the {part} part, by cosine",
             files=(),
             score=lambda encode, data_dir, part=part: score_search(encode, pairs_of(part), MIN_PAIRS[part]),
         )
@@ -41,21 +43,21 @@ def tasks(data_dir: Path) -> list[Task]:
 
 @cache
 def pairs_of(part: str) -> tuple[tuple[str, str], ...]:
-    """(name, summary) of the docstrings of a part on this machine."""
-    return tuple(docstrings.search_pairs(docstrings_here(), part))
+    """Return the (name, summary) pairs of one part of this machine's docstrings."""
+    return tuple(docstring_corpus.search_pairs(docstrings_here(), part))
 
 
 @cache
-def docstrings_here() -> list[docstrings.Docstring]:
-    """All docstrings of this machine; read once a process."""
-    return docstrings.collect()
+def docstrings_here() -> list[docstring_corpus.Docstring]:
+    """Collect all docstrings of the packages on this machine, once per process."""
+    return docstring_corpus.collect()
 
 
 def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...], min_pairs: int = MIN_PAIRS["test"]) -> dict:
-    """Rank of each name's own summary among all summaries, by the encoder and by TF-IDF.
+    """Rank the summary of each name among all summaries, by the encoder and by TF-IDF.
 
     Raises:
-        InputError: fewer than `min_pairs` pairs, among which a hit would mean little.
+        InputError: there are fewer than `min_pairs` pairs, which would make the task too easy.
     """
     if len(pairs) < min_pairs:
         raise InputError(
@@ -81,10 +83,13 @@ def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...], min_pairs: 
 
 
 def true_and_random(queries: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines of each name with its own summary and with its neighbour's, (2N,), and which are which, (2N,) bool.
+    """Compute the cosines of each name with its own summary and with the summary of another name.
 
     Args:
-        queries, candidates: (N, D) of unit length; row n of one belongs to row n of the other.
+        queries, candidates: (N, D) of unit length; row n of `candidates` is the summary of row n of `queries`.
+
+    Returns:
+        Cosines (2N,) and labels (2N,) bool, True for a name with its own summary.
     """
     true = (queries * candidates).sum(axis=1)
     random = (queries * np.roll(candidates, 1, axis=0)).sum(axis=1)
@@ -92,7 +97,11 @@ def true_and_random(queries: np.ndarray, candidates: np.ndarray) -> tuple[np.nda
 
 
 def lexical_ranks(queries: list[str], candidates: list[str], gold: np.ndarray) -> np.ndarray:
-    """(Q,) rank of candidate `gold[q]` by the cosine of TF-IDF vectors, fitted on the candidates."""
+    """Rank candidate `gold[q]` of each query q by the cosine of TF-IDF vectors, fitted on the candidates.
+
+    Returns:
+        (Q,) ranks, starting at 1.
+    """
     vectorizer = TfidfVectorizer(sublinear_tf=True).fit(candidates)
     left, right = vectorizer.transform(queries), vectorizer.transform(candidates).T.tocsc()
     blocks = [slice(at, at + 512) for at in range(0, len(queries), 512)]

@@ -1,6 +1,6 @@
-"""What stands between a model's `encode` and a task: several processes, the cache, shorter vectors, fewer components.
+"""Wrappers around an encoder's `encode`: several processes, cache, truncation, principal component removal.
 
-Each is an `encode` around an `encode`. Knows texts and vectors; knows no task.
+Each wrapper takes an `encode` function and returns one. Knows texts and embeddings; knows nothing of tasks.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import numpy as np
 from accelerate import PartialState
 from accelerate.utils import gather_object
 
-from mirror.encoder import Encoder
-from mirror.errors import InputError
-from mirror.evaluation.cache import EmbeddingCache, fingerprint
+from mirror.common.errors import InputError
 from mirror.evaluation.components import fit_components, removing_components
 from mirror.evaluation.lines import LineFile
-from mirror.evaluation.task import Encode
+from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
+from mirror.modeling.encoder import Encode, Encoder, deduplicated
 
 
 PER_LANGUAGE = "per_language"
@@ -30,20 +29,21 @@ PACKAGES = ("torch", "transformers", "tokenizers", "sentence-transformers", "num
 
 @dataclass(frozen=True)
 class EncodeSettings:
-    """What is done with the vectors before a task sees them; in this order."""
+    """How texts are encoded and how the embeddings are transformed, in the order of application."""
 
     batch_size: int = 64
     cache_dir: str | None = None
     truncate_dim: int | None = None
     remove_components: int | None = None
-    fit_on: str = PER_LANGUAGE  # or a file with one text a line
+    fit_on: str = PER_LANGUAGE  # or a file with one text per line
 
 
 def make_encode(encoder: Encoder, settings: EncodeSettings) -> Encode:
-    """The encoder's `encode` with all that `settings` ask for around it.
+    """Wrap the encoder's `encode` as requested by `settings`.
 
     Raises:
-        InputError: vectors shorter than `truncate_dim`, or components that the texts of `fit_on` cannot give.
+        InputError: `truncate_dim` exceeds the dimension of the embeddings, or `fit_on` cannot be read or has too few
+            texts for `remove_components`.
     """
     encode: Encode = shared_among_processes(partial(encoder.encode, batch_size=settings.batch_size))
     if settings.cache_dir:
@@ -51,16 +51,17 @@ def make_encode(encoder: Encoder, settings: EncodeSettings) -> Encode:
     if settings.truncate_dim:
         if not 1 <= settings.truncate_dim <= encoder.dimension:
             raise InputError(
-                f"--truncate_dim {settings.truncate_dim}: the vectors have {encoder.dimension} dimensions"
+                f"--truncate_dim {settings.truncate_dim}: the vectors have {encoder.dimension} dimensions; "
+                f"give at most {encoder.dimension}"
             )
         encode = truncated(encode, settings.truncate_dim)
     if settings.remove_components:
-        encode = removing_components(encode, settings.remove_components, _components(encode, settings))
+        encode = removing_components(encode, settings.remove_components, _fit_components(encode, settings))
     return encode
 
 
 def describe(name_or_path: str, encoder: Encoder, dtype: str, settings: EncodeSettings) -> dict:
-    """The part of results.json that says how the vectors were made."""
+    """Return the section of results.json that records how the texts were encoded."""
     described = {
         "model_name_or_path": name_or_path,
         "pooling": encoder.pooling,
@@ -77,27 +78,26 @@ def describe(name_or_path: str, encoder: Encoder, dtype: str, settings: EncodeSe
 
 
 def truncated(encode: Encode, dimensions: int) -> Encode:
-    """`encode`, of which only the first `dimensions` are kept (Matryoshka models are made for it)."""
+    """Keep only the first `dimensions` of each embedding, as for Matryoshka models."""
     return lambda texts: np.ascontiguousarray(encode(texts)[:, :dimensions])
 
 
 def shared_among_processes(encode: Encode) -> Encode:
-    """`encode` with each process of `accelerate launch` doing its share; every one of them gets all the vectors."""
+    """Split the texts among the processes of `accelerate launch`; every process gets the embeddings of all texts."""
     state = PartialState()
     if state.num_processes == 1:
         return encode
 
     def encode_share(texts: Sequence[str]) -> np.ndarray:
-        unique = sorted(dict.fromkeys(texts), key=len)  # by length, so that every process has as much to do
-        shares = [unique[rank :: state.num_processes] for rank in range(state.num_processes)]
-        parts = gather_object([encode(shares[state.process_index])])  # one (n, D) of each process, in their order
-        row_of = {text: row for row, text in enumerate(text for share in shares for text in share)}
-        return np.concatenate(parts)[[row_of[text] for text in texts]]
+        order = sorted(range(len(texts)), key=lambda row: len(texts[row]))  # balances the shares by length
+        shares = [order[rank :: state.num_processes] for rank in range(state.num_processes)]
+        parts = gather_object([encode([texts[row] for row in shares[state.process_index]])])  # (n, D) of each process
+        return np.concatenate(parts)[np.argsort(np.concatenate(shares))]
 
-    return encode_share
+    return deduplicated(encode_share)
 
 
-def _components(encode: Encode, settings: EncodeSettings) -> np.ndarray | None:
+def _fit_components(encode: Encode, settings: EncodeSettings) -> np.ndarray | None:
     if settings.fit_on == PER_LANGUAGE:
         return None
     texts = LineFile(settings.fit_on, ("text",)).read(Path())["text"]

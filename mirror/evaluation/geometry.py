@@ -1,7 +1,7 @@
-"""The shape of a cloud of vectors: isotropy, mean-vector norm, alignment, uniformity, effective rank.
+"""Geometry of embeddings: isotropy, mean-vector norm, alignment, uniformity, effective rank.
 
-Knows arrays and, for the task `isotropy`, which texts to encode. Vectors are used at their own length: BERT's are
-13 to 15 long, so everything that exponentiates them stays in log space.
+Knows arrays and, for the task `isotropy`, which texts to encode. Embeddings are not normalised: BERT's have a norm of
+13 to 15, so sums of exponentials are computed in log space.
 """
 
 from __future__ import annotations
@@ -10,62 +10,64 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+import torch
 from scipy.special import logsumexp
 from scipy.stats import entropy
 
-from mirror.errors import InputError
+from mirror.common.alignment_uniformity import alignment, uniformity
+from mirror.common.errors import InputError
 from mirror.evaluation.lines import LineFile
-from mirror.evaluation.search import unit_length
-from mirror.evaluation.sts import paired_cosines
-from mirror.evaluation.task import DataFile, Encode, Task
+from mirror.evaluation.task import DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
 STSB_TEST = DataFile("sts/stsb_test.tsv", ("sentence1", "sentence2", "score"), (1379,), (0, 5))
-PARAPHRASE_SCORE = 4  # STS-B pairs above it count as positives for alignment, as in SimCSE
+PARAPHRASE_SCORE = 4  # STS-B pairs with a higher score are the positive pairs of alignment, as in SimCSE
 
 
 def tasks(data_dir: Path, texts_file: str | Path | None = None) -> list[Task]:
-    """The one task of this family: on the distinct sentences of STS-B test, or on the lines of `texts_file`."""
+    """Return the task `isotropy`, measured on the distinct sentences of STS-B test or the lines of `texts_file`."""
     if texts_file is None:
-        files, score, of = (STSB_TEST,), score_stsb, "the distinct sentences of STS-B test"
+        files, score, texts = (STSB_TEST,), score_stsb, "the distinct sentences of STS-B test"
     else:
         file = LineFile(str(Path(texts_file).resolve()), ("text",))
-        files, score, of = (file,), partial(score_lines, file), f"the distinct lines of {Path(texts_file).name}"
+        files, score, texts = (file,), partial(score_lines, file), f"the distinct lines of {Path(texts_file).name}"
     return [
         Task(
             name="isotropy",
             metric="isotropy_score",
-            protocol=f"Mirror-BERT Eq. 2 on {of}, vectors at their own length",
+            protocol=f"Mirror-BERT Eq. 2 on {texts}, vectors not normalised",
             files=files,
             score=score,
-            published="Mirror-BERT Tables 9 and 14: compare `isotropy_score_rows` (docs/evaluation.md says why)",
+            published="Mirror-BERT Tables 9 and 14: compare `isotropy_score_rows` (see docs/evaluation.md)",
         )
     ]
 
 
 def score_stsb(encode: Encode, data_dir: Path) -> dict:
-    """Geometry of the sentences of STS-B test, with alignment over the pairs scored above 4."""
+    """Measure the geometry of the sentences of STS-B test, and the alignment of the pairs with a score above 4."""
     columns = STSB_TEST.read(data_dir)
     close = [row for row, score in enumerate(columns["score"]) if float(score) > PARAPHRASE_SCORE]
     sides = [encode([columns[name][row] for row in close]) for name in ("sentence1", "sentence2")]
     vectors = encode(list(dict.fromkeys(columns["sentence1"] + columns["sentence2"])))
-    return describe(vectors) | {"alignment": alignment(*sides), "alignment_pairs": len(close)}
+    distance = alignment(*(torch.from_numpy(side.astype(np.float64)) for side in sides)).item()
+    return describe(vectors) | {"alignment": distance, "alignment_pairs": len(close)}
 
 
 def score_lines(file: DataFile, encode: Encode, data_dir: Path) -> dict:
-    """Geometry of the distinct texts of a file; without pairs there is no alignment.
+    """Measure the geometry of the distinct texts of a file. Alignment needs pairs and is not measured.
 
     Raises:
-        InputError: there are fewer than two.
+        InputError: the file has fewer than two distinct texts.
     """
     texts = list(dict.fromkeys(file.read(data_dir)["text"]))
     if len(texts) < 2:
-        raise InputError(f"{file.path} has {len(texts)} distinct line of text; geometry needs at least two")
+        raise InputError(f"{file.path} has only {len(texts)} distinct line; the task isotropy needs at least two")
     return describe(encode(texts))
 
 
 def describe(vectors: np.ndarray) -> dict:
-    """Every measure that needs no pairs, of (N, D), as the fields of a result."""
+    """Compute every measure that needs no pairs on (N, D) vectors, as the fields of a result."""
     vectors = vectors.astype(np.float64)
     directions = eigenvectors(vectors)  # (D, D)
     score = isotropy_score(vectors, directions)
@@ -76,15 +78,19 @@ def describe(vectors: np.ndarray) -> dict:
         "isotropy_score_rows": isotropy_score(vectors, directions.T),
         "mean_vector_norm": mean_vector_norm(vectors),
         "mean_norm": float(np.linalg.norm(vectors, axis=1).mean()),
-        "uniformity": uniformity(vectors),
+        "uniformity": uniformity(torch.from_numpy(vectors)).item(),
         "effective_rank": effective_rank(vectors),
     }
 
 
 def eigenvectors(vectors: np.ndarray) -> np.ndarray:
-    """(D, D): the eigenvectors of VᵀV, one a row, each on the side of the mean vector.
+    """Compute the eigenvectors of VᵀV for vectors V (N, D).
 
-    An eigenvector's sign is arbitrary and Z depends on it, so one of the two has to be chosen.
+    The sign of an eigenvector is arbitrary but Z(c) depends on it, so the sign with a non-negative inner product with
+    the mean vector is chosen.
+
+    Returns:
+        (D, D), one eigenvector per row.
     """
     _, columns = np.linalg.eigh(vectors.T @ vectors)
     sides = np.where(columns.T @ vectors.mean(axis=0) < 0, -1.0, 1.0)  # (D,)
@@ -92,42 +98,26 @@ def eigenvectors(vectors: np.ndarray) -> np.ndarray:
 
 
 def isotropy_score(vectors: np.ndarray, directions: np.ndarray) -> float:
-    """IS = min Z(c) / max Z(c) over directions c, Z(c) = sum over v of exp(cᵀv): 1 is isotropic (Mirror-BERT Eq. 2).
+    """Isotropy score min Z(c) / max Z(c) over directions c, with Z(c) = sum over v of exp(cᵀv) (Mirror-BERT Eq. 2).
 
-    The paper takes the eigenvectors of VᵀV as C. Its printed values, though, fit the *rows* of the matrix that holds
-    the eigenvectors as columns: with the eigenvectors themselves a set of mean-vector norm 13.8 scores about
-    e^-13.8, and Table 14 prints .043. Pass `eigenvectors(vectors)` for the equation, its transpose for the table.
+    1 is perfectly isotropic. The paper defines the directions as the eigenvectors of VᵀV. Its printed values, however,
+    fit the *rows* of the matrix whose columns are the eigenvectors: with the eigenvectors themselves, vectors with a
+    mean-vector norm of 13.8 score about e^-13.8, whereas Table 14 prints .043. Pass `eigenvectors(vectors)` to follow
+    the equation, and its transpose to compare with the table.
 
     Args:
         vectors: (N, D).
-        directions: (K, D), of length one.
+        directions: (K, D), of unit length.
     """
     log_z = logsumexp(vectors @ directions.T, axis=0)  # (K,)
     return float(np.exp(log_z.min() - log_z.max()))
 
 
 def mean_vector_norm(vectors: np.ndarray) -> float:
-    """Length of the mean of (N, D) (Mirror-BERT Eq. 3)."""
+    """L2 norm of the mean of (N, D) vectors (Mirror-BERT Eq. 3)."""
     return float(np.linalg.norm(vectors.mean(axis=0)))
 
 
-def alignment(left: np.ndarray, right: np.ndarray) -> float:
-    """Mean squared distance on the unit sphere of positive pairs, row n with row n of (N, D) (Wang and Isola 2020)."""
-    return float((2 - 2 * paired_cosines(left, right)).mean())
-
-
-def uniformity(vectors: np.ndarray, block_rows: int = 1024) -> float:
-    """log of the mean of exp(-2 |x - y|²) over all pairs of (N, D) on the unit sphere (Wang and Isola 2020).
-
-    0 if all vectors point the same way; about -4 for a uniform sphere of many dimensions.
-    """
-    unit = unit_length(vectors.astype(np.float64))
-    blocks = range(0, len(unit), block_rows)
-    # |x - y|² is 2 - 2 cos; a vector with itself adds exp(0) and is taken out again.
-    total = sum(np.exp(4 * (unit[start : start + block_rows] @ unit.T) - 4).sum() for start in blocks)
-    return float(np.log((total - len(unit)) / (len(unit) * (len(unit) - 1))))
-
-
 def effective_rank(vectors: np.ndarray) -> float:
-    """exp of the entropy of the singular values of (N, D), scaled to sum to one (Roy and Vetterli 2007)."""
+    """Exponential of the entropy of the singular values of (N, D), scaled to sum to 1 (Roy and Vetterli 2007)."""
     return float(np.exp(entropy(np.linalg.svd(vectors, compute_uv=False))))

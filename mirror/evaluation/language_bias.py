@@ -1,8 +1,8 @@
-"""`language_bias`: does an encoder look for meaning, or for its own language? (CMLM §5.1, on PAWS-X.)
+"""`language_bias`: the distribution of languages among retrieved sentences (CMLM §5.1, on PAWS-X).
 
-For each query language, the languages of what is retrieved. A sentence is looked up among the same sentences in all
-seven languages, itself left out: six of them are its translations, and what is found in its own language is another
-sentence. An encoder that ignores language finds each of the six others equally often and its own never.
+Each sentence is a query among the same sentences in all seven languages, excluding itself. Six candidates are its
+translations; a candidate in the query's own language is a different sentence. An encoder without language bias
+retrieves each of the six other languages equally often and the language of the query never.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.evaluation.search import top_k, unit_length
-from mirror.evaluation.task import DataFile, Encode, Task
+from mirror.common.nearest_neighbors import top_k, unit_length
+from mirror.evaluation.task import DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
 LANGUAGES = ("de", "en", "es", "fr", "ja", "ko", "zh")
@@ -21,22 +22,25 @@ FILES = tuple(DataFile(f"pawsx/test_{language}.tsv", ("sentence1",), (2000,)) fo
 
 
 def tasks(data_dir: Path) -> list[Task]:
-    """The one task of this family."""
+    """Return the only task of this family."""
     return [
         Task(
             name="language_bias",
             metric="language_neutrality",
             protocol="PAWS-X test: language of the nearest other sentence1 among all seven languages; 1 - total "
-            "variation from uniform over the six other languages, mean of the query languages",
+            "variation distance from uniform over the six other languages, mean of the query languages",
             files=FILES,
             score=score,
-            published="CMLM Figure 2 (a picture; it prints no number)",
+            published="CMLM Figure 2 (a plot without numbers)",
         )
     ]
 
 
 def score(encode: Encode, data_dir: Path) -> dict:
-    """Neutrality and the whole matrix; a number near 1 means something only where the accuracy is well above 0."""
+    """Compute language neutrality and the language matrix.
+
+    A neutrality near 1 is meaningful only if `accuracy`, the fraction of retrieved translations, is well above 0.
+    """
     columns = [file.read(data_dir)["sentence1"] for file in FILES]
     rows = distinct_rows(columns)
     vectors = np.stack([unit_length(encode([texts[row] for row in rows])) for texts in columns])  # (L, N, D)
@@ -53,7 +57,7 @@ def score(encode: Encode, data_dir: Path) -> dict:
 
 
 def distinct_rows(columns: Sequence[Sequence[str]]) -> list[int]:
-    """Rows whose text no earlier row has, in any language: a repeated sentence would find itself."""
+    """Return the rows without a sentence of an earlier row in any language; a duplicate would retrieve itself."""
     seen: list[set[str]] = [set() for _ in columns]
     rows = []
     for row, texts in enumerate(zip(*columns, strict=True)):
@@ -65,7 +69,7 @@ def distinct_rows(columns: Sequence[Sequence[str]]) -> list[int]:
 
 
 def nearest_others(vectors: np.ndarray) -> np.ndarray:
-    """(L, N): for each vector of (L, N, D) the number, in 0 ... L * N - 1, of the nearest one but itself."""
+    """Return the index, in 0 ... L * N - 1, of the nearest other vector of each vector (L, N, D), as (L, N)."""
     entries = vectors.reshape(-1, vectors.shape[-1])  # (L * N, D)
     _, nearest = top_k(entries, entries, 2)
     own = np.arange(len(entries))
@@ -73,19 +77,23 @@ def nearest_others(vectors: np.ndarray) -> np.ndarray:
 
 
 def language_matrix(nearest: np.ndarray) -> np.ndarray:
-    """(L, L): row q, column r: the share of language q's queries whose nearest entry is in language r.
+    """Compute the fraction of queries in language q whose nearest entry is in language r.
 
     Args:
-        nearest: (L, N) numbers in a list of L blocks of N entries, one block a language.
+        nearest: (L, N) indices into L blocks of N entries, one block per language.
+
+    Returns:
+        (L, L), row q, column r.
     """
     languages, rows = nearest.shape
     return np.stack([np.bincount(found // rows, minlength=languages) / rows for found in nearest])
 
 
 def language_neutrality(matrix: np.ndarray) -> float:
-    """1 minus the total variation distance between each row of (L, L) and the uniform one over the others, averaged.
+    """1 minus the total variation distance of each row of (L, L) from uniform over the other languages, averaged.
 
-    1: every other language equally often, the own never. 0: always the own language. 1 / (L - 1): always one other.
+    1: all other languages are retrieved equally often and the query's own never. 0: the own language is always
+    retrieved. 1 / (L - 1): always the same other language.
     """
     languages = len(matrix)
     unbiased = (1 - np.eye(languages)) / (languages - 1)

@@ -1,25 +1,25 @@
-"""Text files without a header, as data files of a task: word lists, sentences, other people's `a||b||c` formats."""
+"""Text files without a header as data files of a task: word lists, sentences, `a||b||c` formats of other projects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.task import Columns, DataFile
 
 
 @dataclass(frozen=True)
 class LineFile(DataFile):
-    """One entry a line, UTF-8, no header. `path` may be absolute; blank lines are passed over."""
+    """A UTF-8 file with one entry per line and no header. `path` may be absolute; blank lines are skipped."""
 
-    separator: str | None = None  # None: the whole line is the one column
+    separator: str | None = None  # None: the whole line is the only column
 
     def read(self, data_dir: Path) -> Columns:
-        """The file as columns of stripped strings.
+        """Read and validate the file; return its columns as lists of stripped strings.
 
         Raises:
-            InputError: missing, not UTF-8, empty, or a line with another number of fields than `columns`.
+            InputError: the file is missing, not UTF-8 or empty, or a line has the wrong number of fields.
         """
         path = data_dir / self.path
         try:

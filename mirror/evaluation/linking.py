@@ -1,8 +1,8 @@
-"""Biomedical entity linking: find the concept of a mention by the nearest name of a dictionary (SapBERT's protocol).
+"""Biomedical entity linking: retrieve the concept of a mention by its nearest dictionary name (SapBERT's protocol).
 
-A dictionary is rows of (name, ids), a query is (mention, ids); ids of one concept or one mention are joined by "|". A
-row is a hit if it shares an id with the query. Knows the data folder's own files and two layouts that people with a
-licence have: BioSyn's, and COMETA's as SapBERT packs it. A folder in either may stand as `biomed/<set>/`.
+A dictionary consists of rows (name, ids) and a query is (mention, ids); several ids are joined by "|". A row is a hit
+if it shares an id with the query. Reads the files of the data folder and two licensed layouts: BioSyn's, and COMETA's
+as packaged by SapBERT. A folder in one of these layouts can be used as `biomed/<set>/`.
 """
 
 from __future__ import annotations
@@ -16,32 +16,38 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
+from mirror.common.nearest_neighbors import top_k, unit_length
 from mirror.evaluation.lines import LineFile
-from mirror.evaluation.search import top_k, unit_length
-from mirror.evaluation.task import Columns, DataFile, Encode, Task
+from mirror.evaluation.task import Columns, DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
 Pairs = list[tuple[str, str]]  # (text, ids joined by "|")
 
-# task, folder of the queries, folder of the dictionary, sizes of the test part (none: any), published row
+# task, folder of the queries, folder of the dictionary, accepted numbers of test queries (empty: any)
 SETS = (
     ("bel_ncbi", "ncbi-disease", "ncbi-disease", (960,)),
-    ("bel_bc5cdr_disease", "bc5cdr-disease", "ncbi-disease", (4420, 4424)),  # without or with mentions that have no id
+    ("bel_bc5cdr_disease", "bc5cdr-disease", "ncbi-disease", (4420, 4424)),  # without or with mentions without id
     ("bel_bc5cdr_chemical", "bc5cdr-chemical", "bc5cdr-chemical", ()),
     ("bel_askapatient", "askapatient", "askapatient", ()),
     ("bel_cometa", "cometa", "cometa", ()),
 )
 XLBEL_LANGUAGES = ("de", "en", "es", "fi", "ja", "ko", "ru", "th", "tr", "zh")
 XLBEL_ROWS = 1000
-DEPTH = 5  # accuracy at 1 and at 5
+DEPTH = 5  # accuracy@1 and accuracy@5 are reported
 COMETA_SPLIT = "zeroshot_general"
 
 
 class QuotedFile(DataFile):
-    """A tab-separated file whose fields may be quoted and then hold line ends, as the examples of COMETA do."""
+    """A tab-separated file with quoted fields, which may contain line breaks, as in COMETA's column of examples."""
 
     def read(self, data_dir: Path) -> Columns:
+        """Read and validate the file; return the columns `self.columns` as lists of strings.
+
+        Raises:
+            InputError: the file cannot be read, has the wrong number of rows, or lacks a column or a field.
+        """
         path = data_dir / self.path
         try:
             with path.open(encoding="utf-8-sig", newline="") as lines:
@@ -59,7 +65,7 @@ class QuotedFile(DataFile):
 
 @dataclass(frozen=True)
 class Source:
-    """Where a set's queries and dictionary are, and how they are read."""
+    """Location of the queries and the dictionary of a data set, and the function that reads them."""
 
     files: tuple[DataFile, ...]
     read: Callable[[Path], tuple[Pairs, Pairs]]  # data folder -> queries, dictionary
@@ -67,11 +73,11 @@ class Source:
 
 
 def tasks(data_dir: Path, add_mentions: bool = False) -> list[Task]:
-    """The five English sets and XL-BEL's ten languages.
+    """Return the tasks of the five English sets and of XL-BEL's ten languages.
 
     Args:
-        add_mentions: put the mentions of the training and dev part into the dictionary, as BioSyn and SapBERT do for
-            their test runs (their own `test_dictionary.txt` has them already).
+        add_mentions: add the training and dev mentions to the dictionary, as BioSyn and SapBERT do when they test
+            (their `test_dictionary.txt` already contains them).
     """
     english = [
         _task(name, _source(data_dir, folder, dictionary, rows, add_mentions), "bel", "Mirror-BERT Table 2")
@@ -82,7 +88,7 @@ def tasks(data_dir: Path, add_mentions: bool = False) -> list[Task]:
 
 
 def score(source: Source, encode: Encode, data_dir: Path) -> dict:
-    """Accuracy at 1 and at 5, with the size and hash of the dictionary that was searched."""
+    """Compute accuracy@1 and accuracy@5, and report the size and hash of the dictionary."""
     queries, dictionary = source.read(data_dir)
     ranks = link(encode, queries, dictionary)
     listing = "\n".join(f"{ids}\t{name}" for name, ids in dictionary)
@@ -98,12 +104,15 @@ def score(source: Source, encode: Encode, data_dir: Path) -> dict:
 
 
 def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) -> np.ndarray:
-    """(Q,) rank, from 1, of the first dictionary row that is a hit; `depth` + 1 if none of the first `depth` is.
+    """Rank the first hit of each query among the dictionary rows.
 
-    A name is encoded and searched once, however many concepts share it; its rows are then ranked in the dictionary's
-    order, a repeated row once. A composite mention ("breast cancer|ovarian cancer") is as good as its worst part.
+    A name shared by several concepts is encoded and searched once; its rows are ranked in dictionary order, and
+    duplicate rows count once. A composite mention ("breast cancer|ovarian cancer") gets the rank of its worst part.
+
+    Returns:
+        (Q,) ranks, starting at 1; `depth` + 1 if there is no hit among the first `depth` rows.
     """
-    rows: dict[str, list[str]] = {}  # the ids of each row, by name
+    rows: dict[str, list[str]] = {}  # name -> ids of each of its rows
     for name, ids in dict.fromkeys(dictionary):
         rows.setdefault(name, []).append(ids)
     names = list(rows)
@@ -121,34 +130,44 @@ def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) 
 
 
 def first_hit(candidates: list[str], gold: str, depth: int = DEPTH) -> int:
-    """Rank, from 1, of the first candidate that shares an id with `gold`, both "|"-joined; else `depth` + 1."""
+    """Return the rank, from 1, of the first candidate that shares an id with `gold`, or `depth` + 1 if none does.
+
+    Args:
+        candidates: ids of each candidate, joined by "|".
+        gold: ids of the query, joined by "|".
+    """
     wanted = set(gold.split("|"))
     return next((rank for rank, ids in enumerate(candidates, 1) if wanted.intersection(ids.split("|"))), depth + 1)
 
 
 def read_table(file: DataFile, data_dir: Path, text: str) -> Pairs:
-    """Rows of a file of the data folder; its normalised column (`mention_norm`, `name_norm`) where it has one."""
+    """Read a file of the data folder.
+
+    Args:
+        text: column of the texts. Its normalised version (`mention_norm`, `name_norm`) is preferred; without one the
+            texts are lower-cased.
+    """
     columns: Columns = file.read(data_dir)
     texts = columns.get(f"{text}_norm") or [value.lower() for value in columns[text]]
     return list(zip(texts, columns["cui"], strict=True))
 
 
 def read_biosyn_dictionary(file: DataFile, data_dir: Path) -> Pairs:
-    """BioSyn's `test_dictionary.txt`, or SapBERT's `COMETA_id_sf_dictionary.txt`: names with their ids."""
+    """Read BioSyn's `test_dictionary.txt` or SapBERT's `COMETA_id_sf_dictionary.txt`."""
     columns = file.read(data_dir)
-    return _with_ids(columns["name"], columns["cui"])
+    return _drop_without_id(columns["name"], columns["cui"])
 
 
 def read_biosyn_queries(files: Sequence[DataFile], data_dir: Path) -> Pairs:
-    """The mentions of BioSyn's `*.concept` files that have an id."""
+    """Read the mentions of BioSyn's `*.concept` files; mentions without an id are dropped."""
     columns = [file.read(data_dir) for file in files]
-    return [pair for document in columns for pair in _with_ids(document["mention"], document["cui"])]
+    return [pair for document in columns for pair in _drop_without_id(document["mention"], document["cui"])]
 
 
 def read_cometa_queries(file: DataFile, data_dir: Path) -> Pairs:
-    """The terms of a COMETA split with their general SNOMED ids."""
+    """Read the terms of a COMETA split with their general SNOMED ids."""
     columns = file.read(data_dir)
-    return _with_ids(columns["Term"], columns["General SNOMED ID"])
+    return _drop_without_id(columns["Term"], columns["General SNOMED ID"])
 
 
 def _task(name: str, source: Source, group: str, published: str) -> Task:
@@ -164,7 +183,7 @@ def _task(name: str, source: Source, group: str, published: str) -> Task:
 
 
 def _source(data_dir: Path, folder: str, dictionary: str, rows: tuple[int, ...], add_mentions: bool) -> Source:
-    """The layout that `biomed/<folder>/` has: BioSyn's or COMETA's if their files are there, else our own."""
+    """Detect the layout of `biomed/<folder>/`: BioSyn's, COMETA's, or this project's."""
     root = data_dir / "biomed" / folder
     if any(root.glob("processed_test/*.concept")):
         return _biosyn_source(data_dir, root)
@@ -188,9 +207,9 @@ def _xlbel_source(language: str) -> Source:
 
 def _biosyn_source(data_dir: Path, root: Path) -> Source:
     folder = root / "processed_test"
-    names = LineFile(_inside(root / "test_dictionary.txt", data_dir), ("cui", "name"), separator="||")
+    names = LineFile(_relative_path(root / "test_dictionary.txt", data_dir), ("cui", "name"), separator="||")
     queries = tuple(
-        LineFile(_inside(path, data_dir), ("document", "span", "type", "mention", "cui"), separator="||")
+        LineFile(_relative_path(path, data_dir), ("document", "span", "type", "mention", "cui"), separator="||")
         for path in sorted(folder.glob("*.concept"))
     )
     return Source(
@@ -201,8 +220,10 @@ def _biosyn_source(data_dir: Path, root: Path) -> Source:
 
 
 def _cometa_source(data_dir: Path, root: Path) -> Source:
-    names = LineFile(_inside(root / "COMETA_id_sf_dictionary.txt", data_dir), ("cui", "name"), separator="||")
-    test = QuotedFile(_inside(root / "splits" / COMETA_SPLIT / "test.csv", data_dir), ("Term", "General SNOMED ID"))
+    names = LineFile(_relative_path(root / "COMETA_id_sf_dictionary.txt", data_dir), ("cui", "name"), separator="||")
+    test = QuotedFile(
+        _relative_path(root / "splits" / COMETA_SPLIT / "test.csv", data_dir), ("Term", "General SNOMED ID")
+    )
     return Source(
         (test, names),
         lambda data_dir: (read_cometa_queries(test, data_dir), read_biosyn_dictionary(names, data_dir)),
@@ -211,21 +232,24 @@ def _cometa_source(data_dir: Path, root: Path) -> Source:
 
 
 def _read_tables(test: DataFile, names: DataFile, others: list[DataFile], data_dir: Path) -> tuple[Pairs, Pairs]:
-    """Queries and dictionary, to which the mentions of `others` are added."""
+    """Read the queries and the dictionary, and add the mentions of `others` to the dictionary."""
     dictionary = read_table(names, data_dir, "name")
     for file in others:
         dictionary += read_table(file, data_dir, "mention")
     return read_table(test, data_dir, "mention"), dictionary
 
 
-def _with_ids(texts: list[str], ids: list[str]) -> Pairs:
-    """Lower-cased texts that have an id; the "+" with which BioSyn joins the ids of a composite becomes "|"."""
+def _drop_without_id(texts: list[str], ids: list[str]) -> Pairs:
+    """Lower-case the texts and drop those without an id.
+
+    BioSyn joins the ids of composite mentions by "+", which is replaced by "|".
+    """
     return [
-        (text.lower(), one.replace("+", "|"))
-        for text, one in zip(texts, ids, strict=True)
-        if one.lower() != "cui-less"
+        (text.lower(), text_ids.replace("+", "|"))
+        for text, text_ids in zip(texts, ids, strict=True)
+        if text_ids.lower() != "cui-less"
     ]
 
 
-def _inside(path: Path, data_dir: Path) -> str:
+def _relative_path(path: Path, data_dir: Path) -> str:
     return str(path.relative_to(data_dir))

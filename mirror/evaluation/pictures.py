@@ -1,4 +1,4 @@
-"""Which pictures a set of results calls for, and where they go. Knows results and `encode`; `plots.py` draws."""
+"""Selects the plots of a scoring run by the tasks in its results. Knows results and `encode`; `plots.py` draws."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from accelerate import PartialState
 from matplotlib.figure import Figure
 
+from mirror.common.atomic_files import atomic_path
 from mirror.evaluation import plots
 from mirror.evaluation.results import Table, file_name, short_names
 from mirror.evaluation.run import PreparedTask
-from mirror.evaluation.task import Encode
-from mirror.files import written_aside
+from mirror.modeling.encoder import Encode
 
 
 def draw_all(records: Sequence[dict], columns: Sequence[str], table: Table, folder: Path) -> list[Path]:
-    """Score bars, and the pictures of `qnli`, `qqp_cosine`, `docs_search` and `language_bias` where these were scored.
+    """Draw bars of all scores, and the plots of `qnli`, `qqp_cosine`, `docs_search` and `language_bias` if scored.
 
     Returns:
-        The files written.
+        Paths of the written files.
     """
     names = short_names([record["model_name_or_path"] for record in records])
     results = {name: record["tasks"] for name, record in zip(names, records, strict=True)}
@@ -48,9 +48,9 @@ def draw_all(records: Sequence[dict], columns: Sequence[str], table: Table, fold
 def draw_translations(
     encode: Encode, tasks: Sequence[PreparedTask], model: str, folder: Path, pairs: int = 50
 ) -> None:
-    """For each Tatoeba language, its first `pairs` sentences and their translations on two principal components.
+    """Draw the first `pairs` sentences and translations of each Tatoeba language on two principal components.
 
-    Every process has to call it, as each has a share of the encoding; only the first one draws.
+    All processes must call this function because they share the encoding; only the main process draws.
     """
     for task in tasks:
         if task.name.startswith("tatoeba_"):
@@ -63,11 +63,11 @@ def draw_translations(
 
 
 def score_bars(path: Path, columns: Sequence[str], table: Table) -> None:
-    """A group of bars a task, one bar a line of the table; published scores are hatched.
+    """Draw one group of bars per task with one bar per line of the table; published scores are hatched.
 
     Args:
         columns: T names of tasks.
-        table: label of a line and its T scores, None where there is none.
+        table: label and T scores of each line, None for a missing score.
     """
     figure = Figure(figsize=(max(5.0, 0.35 * len(columns) * len(table) + 2), 4.2), layout="constrained")
     axes = figure.subplots()
@@ -80,5 +80,5 @@ def score_bars(path: Path, columns: Sequence[str], table: Table) -> None:
     axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right")
     axes.set_ylabel("main score")
     figure.legend(loc="outside upper center", frameon=False, ncols=2)
-    with written_aside(path) as aside:
-        figure.savefig(aside, format="png", dpi=150)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)

@@ -1,4 +1,4 @@
-"""Pictures (PNG) of what tasks put into their results. Knows numbers and file names; needs no model and no screen."""
+"""Plots (PNG) of task results. Knows numbers and file names; needs neither a model nor a display."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
 
-from mirror.files import written_aside
+from mirror.common.atomic_files import atomic_path
 
 
-# Okabe and Ito's colours, which stay apart for colour-blind readers.
+# Okabe and Ito's palette, which is safe for colour-blind readers.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
 def cosine_histograms(path: Path, histograms: Mapping[str, dict], title: str = "") -> None:
-    """Cosines of positive and negative pairs, one panel a model above the other (Mirror-BERT Figure 7).
+    """Draw histograms of the cosines of positive and negative pairs, one panel per model (Mirror-BERT Figure 7).
 
     Args:
-        histograms: panel title, such as "before", to the field `histogram` of a `qqp_cosine` result.
+        histograms: panel title, such as "before" -> field `histogram` of a `qqp_cosine` result.
     """
     figure = Figure(figsize=(7, 2.4 * len(histograms) + 0.6), layout="constrained")
     panels = figure.subplots(len(histograms), sharex=True, squeeze=False)[:, 0]
@@ -38,10 +38,10 @@ def cosine_histograms(path: Path, histograms: Mapping[str, dict], title: str = "
 
 
 def roc_curves(path: Path, curves: Mapping[str, dict], title: str = "") -> None:
-    """ROC curves of several models on one plot (Mirror-BERT Figure 4).
+    """Draw the ROC curves of several models in one plot (Mirror-BERT Figure 4).
 
     Args:
-        curves: model name to a `qnli` result: its `roc_curve` is drawn, its `main_score` goes into the legend.
+        curves: model name -> `qnli` result, of which `roc_curve` is drawn and `main_score` is shown in the legend.
     """
     figure = Figure(figsize=(5.4, 5.2), layout="constrained")
     axes = figure.subplots()
@@ -56,7 +56,7 @@ def roc_curves(path: Path, curves: Mapping[str, dict], title: str = "") -> None:
 
 
 def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], title: str = "") -> None:
-    """Which language is retrieved for which (CMLM Figure 2); `matrix` (L, L), rows are the query languages."""
+    """Draw a heat map of retrieved languages (CMLM Figure 2); `matrix` is (L, L), one row per query language."""
     matrix = np.asarray(matrix)
     size = 0.75 * len(languages)
     figure = Figure(figsize=(size + 1.8, size + 1.0), layout="constrained")
@@ -75,10 +75,10 @@ def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], ti
 def translation_scatter(
     path: Path, source: np.ndarray, english: np.ndarray, names: tuple[str, str], title: str = ""
 ) -> None:
-    """Sentences and their translations on the first two principal components, each pair joined (CMLM Figure 3).
+    """Draw sentences and their translations on two principal components, each pair joined by a line (CMLM Figure 3).
 
     Args:
-        source: (N, D); row n translates row n of `english` (N, D). About 50 pairs are readable, 1,000 show the cloud.
+        source, english: (N, D); row n of one is the translation of row n of the other. About 50 pairs are readable.
         names: of the two languages, for the legend.
     """
     points = PCA(2, random_state=0).fit_transform(np.concatenate([source, english]))  # (2N, 2)
@@ -94,20 +94,20 @@ def translation_scatter(
 
 
 def _used_range(edges: np.ndarray, histograms) -> tuple[float, float]:
-    """From the first to the last bin that any histogram fills, so that a narrow cone of cosines still shows."""
+    """Return the range of the non-empty bins of all histograms, so that a narrow range of cosines stays visible."""
     counts = sum(np.asarray(histogram[kind]) for histogram in histograms for kind in ("positive", "negative"))
     filled = np.flatnonzero(counts)
     return float(edges[filled[0]]), float(edges[filled[-1] + 1])
 
 
 def save(figure: Figure, path: Path, title: str) -> None:
-    """Give the picture its title and write it."""
+    """Set the title of a figure and write it atomically."""
     figure.suptitle(title)
     for axes in figure.axes:
-        _without_box(axes)
-    with written_aside(path) as aside:
-        figure.savefig(aside, format="png", dpi=150)
+        _hide_frame(axes)
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
 
 
-def _without_box(axes: Axes) -> None:
+def _hide_frame(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)

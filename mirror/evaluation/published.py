@@ -1,7 +1,8 @@
-"""Published rows to set beside a score: numbers of papers and leaderboards as data. Knows no model and no file.
+"""Published scores of papers and leaderboards, for comparison. Knows nothing of models and files.
 
-Fractions. A row holds only tasks of this harness under the same protocol; where two protocols exist, the task names
-differ (`sickr` is the test part as in the papers, `sickr_full` all 9,927 pairs as in MTEB).
+All scores are fractions. A row contains only scores under the same protocol as the task of that name. Where two
+protocols exist there are two tasks: `sickr` is the test part as in the papers, `sickr_full` all 9,927 pairs as in
+MTEB.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from mirror.errors import InputError, nearest
+from mirror.common.errors import InputError, did_you_mean
 
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb")
@@ -25,15 +26,15 @@ TATOEBA = tuple(f"tatoeba_{code}" for code in "fra deu rus spa jpn swh tur cmn".
 
 @dataclass(frozen=True)
 class Row:
-    """One system's published scores."""
+    """Published scores of one system."""
 
-    system: str  # the checkpoint's usual name, then what else fixes the vectors
+    system: str  # usual name of the checkpoint, then pooling or variant
     source: str
     scores: dict[str, float]
 
 
 def _row(system: str, source: str, *parts: tuple[tuple[str, ...], str]) -> Row:
-    """`parts`: task names and, in their order, percentages or the paper's fractions."""
+    """Build a row from `parts`: task names, and their scores in the same order, as percentages or as fractions."""
     scores = {}
     for names, numbers in parts:
         values = [float(number) for number in numbers.split()]
@@ -95,25 +96,31 @@ ROWS = (
 
 
 def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row | None:
-    """The published row whose system's name is most like the model's, among those that share a task with it.
+    """Return the row whose system has the name most similar to the model's, among the rows that share a task.
 
-    A guess from names alone, so it is printed with the system it is from; None if no name comes near.
+    Only names are compared, so the system is always printed with its scores. None if no name is similar.
+
+    Args:
+        tasks: names of the scored tasks.
     """
     name = PurePath(model_name_or_path).name.lower()
 
-    def likeness(row: Row) -> tuple[float, bool, float]:
+    def similarity(row: Row) -> tuple[float, bool, float]:
         checkpoint, *qualifiers = row.system.split()
-        return _ratio(name, checkpoint), qualifiers == [pooling], _ratio(name, row.system)
+        return _name_similarity(name, checkpoint), qualifiers == [pooling], _name_similarity(name, row.system)
 
-    rows = [row for row in ROWS if tasks & row.scores.keys() and likeness(row)[0] >= 0.6]
-    return max(rows, key=likeness, default=None)
+    rows = [row for row in ROWS if tasks & row.scores.keys() and similarity(row)[0] >= 0.6]
+    return max(rows, key=similarity, default=None)
 
 
 def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | None]:
-    """For each record of results.json the row to print beneath it: that of `system`, or the nearest by name.
+    """Select the published row for each record of results.json.
+
+    Args:
+        system: name of a published system, "none" for no row, or None for the system with the most similar name.
 
     Raises:
-        InputError: no row is of that system; "none" asks for none.
+        InputError: there is no row of that system.
     """
     if system == "none":
         return [None] * len(records)
@@ -121,9 +128,9 @@ def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | 
         return [nearest_row(r["model_name_or_path"], r["pooling"], set(r["tasks"])) for r in records]
     rows = {row.system: row for row in ROWS}
     if system not in rows:
-        raise InputError(f"--published: no row of '{system}'{nearest(system, rows)}; there are {', '.join(rows)}")
+        raise InputError(f"--published: no row of '{system}'{did_you_mean(system, rows)}; known: {', '.join(rows)}")
     return [rows[system]] * len(records)
 
 
-def _ratio(one: str, other: str) -> float:
+def _name_similarity(one: str, other: str) -> float:
     return difflib.SequenceMatcher(None, one, other.lower()).ratio()

@@ -1,6 +1,7 @@
-"""`qnli`: does the cosine of a question and a sentence say whether it answers? No training (Mirror-BERT Figure 4).
+"""`qnli`: predict whether a sentence answers a question from their cosine, without training (Mirror-BERT Figure 4).
 
-Knows the GLUE dev file and one number, the area under the ROC curve; the curve goes into the result for `plots.py`.
+Uses the GLUE dev set. The score is the area under the ROC curve; the curve is part of the result and drawn by
+`plots.py`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.sts import paired_cosines
-from mirror.evaluation.task import DataFile, Encode, Task
+from mirror.evaluation.task import DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
 DEV = DataFile("qnli/dev.tsv", ("question", "sentence", "label"), (5463,))
@@ -20,7 +22,7 @@ CURVE_POINTS = 200
 
 
 def tasks(data_dir: Path) -> list[Task]:
-    """The one task of this family."""
+    """Return the only task of this family."""
     return [
         Task(
             name="qnli",
@@ -34,7 +36,7 @@ def tasks(data_dir: Path) -> list[Task]:
 
 
 def score(encode: Encode, data_dir: Path) -> dict:
-    """AUC over the dev pairs, and the curve thinned to at most 200 points."""
+    """Compute the AUC over the dev pairs, and the ROC curve, subsampled to at most 200 points."""
     columns = DEV.read(data_dir)
     positive = _entailed(columns["label"], data_dir / DEV.path)  # (N,)
     vectors = encode(columns["question"] + columns["sentence"])  # (2N, D)
@@ -48,11 +50,11 @@ def score(encode: Encode, data_dir: Path) -> dict:
 
 
 def thinned_roc_curve(positive: np.ndarray, scores: np.ndarray, points: int = CURVE_POINTS) -> dict[str, list[float]]:
-    """False and true positive rates, from (0, 0) to (1, 1), at no more than `points` thresholds.
+    """Compute false and true positive rates, from (0, 0) to (1, 1), at no more than `points` thresholds.
 
     Args:
-        positive: (N,) of bool.
-        scores: (N,), higher for a positive.
+        positive: (N,) bool.
+        scores: (N,), higher for a positive pair.
     """
     false_rate, true_rate, _ = roc_curve(positive, scores)
     kept = np.unique(np.linspace(0, len(false_rate) - 1, points).round().astype(int))

@@ -1,7 +1,7 @@
-"""`qqp_cosine`: how far apart are the cosines of paraphrases and of other pairs? (Mirror-BERT Figure 7.)
+"""`qqp_cosine`: how well the cosine separates paraphrases from other pairs (Mirror-BERT Figure 7).
 
-Any file of question pairs with a 0/1 label will do; a fixed sample of 1,000 pairs is scored. The histograms go into
-the result, so that a picture before and after training needs only the two results.
+Accepts any file of question pairs with labels 0 and 1 and scores a fixed sample of 1,000 pairs. The histograms are
+part of the result, so a plot of before and after training needs only the two results.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.sts import paired_cosines
-from mirror.evaluation.task import DataFile, Encode, Task
+from mirror.evaluation.task import DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
 QQP = DataFile("qqp/qqp.tsv", ("question1", "question2", "label"))
@@ -22,7 +23,7 @@ BIN_EDGES = np.linspace(-1, 1, 81)  # (81,): bins of 0.025
 
 
 def tasks(data_dir: Path) -> list[Task]:
-    """The one task of this family."""
+    """Return the only task of this family."""
     return [
         Task(
             name="qqp_cosine",
@@ -30,15 +31,15 @@ def tasks(data_dir: Path) -> list[Task]:
             protocol=f"{SAMPLE:,} pairs drawn with seed {SEED}, cosine against the label, no training",
             files=(QQP,),
             score=score,
-            published="Mirror-BERT Figure 7 (a picture; it prints no number)",
+            published="Mirror-BERT Figure 7 (a plot without numbers)",
         )
     ]
 
 
 def score(encode: Encode, data_dir: Path) -> dict:
-    """AUC of cosine against label; the mean cosine of both kinds, their gap and their histograms beside it.
+    """Compute the AUC of the cosine, and the mean cosines of both classes, their gap and their histograms.
 
-    AUC is the main score because a gap grows with the spread of the cosines, which says nothing about the overlap.
+    The main score is the AUC because the gap depends on the spread of the cosines, not only on the overlap.
     """
     columns = QQP.read(data_dir)
     rows = sample_rows(len(columns["label"]))
@@ -49,12 +50,12 @@ def score(encode: Encode, data_dir: Path) -> dict:
 
 
 def sample_rows(available: int, size: int = SAMPLE, seed: int = SEED) -> np.ndarray:
-    """`size` distinct row numbers below `available`, ascending; all of them if there are no more."""
+    """Draw `size` distinct row indices below `available`, in ascending order; all of them if there are fewer."""
     return np.sort(np.random.default_rng(seed).permutation(available)[:size])
 
 
 def compare(cosines: np.ndarray, positive: np.ndarray) -> dict:
-    """The fields of the result, from (N,) cosines and (N,) bool."""
+    """Compute the fields of the result from cosines (N,) and labels (N,) bool, True for a positive pair."""
     kinds = {"positive": cosines[positive], "negative": cosines[~positive]}
     means = {kind: float(values.mean()) for kind, values in kinds.items()}
     histogram = {kind: np.histogram(values.clip(-1, 1), BIN_EDGES)[0].tolist() for kind, values in kinds.items()}
@@ -68,14 +69,14 @@ def compare(cosines: np.ndarray, positive: np.ndarray) -> dict:
 
 
 def _labels(labels: list[str], path: Path) -> np.ndarray:
-    """(N,) bool.
+    """Convert the labels to (N,) bool.
 
     Raises:
-        InputError: a label other than 0 and 1, or only one of the two.
+        InputError: a label is neither 0 nor 1, or all labels are the same.
     """
     for number, label in enumerate(labels, start=2):
         if label not in ("0", "1"):
             raise InputError(f"{path}, line {number}: label {label!r}, expected 0 or 1")
     if len(set(labels)) < 2:
-        raise InputError(f"{path}: every label is {labels[0]}; paraphrases (1) and other pairs (0) are needed")
+        raise InputError(f"{path}: every label is {labels[0]}; both paraphrases (1) and other pairs (0) are needed")
     return np.array([label == "1" for label in labels])

@@ -1,6 +1,6 @@
-"""From names of tasks to scores: resolve, check the data, score, average groups.
+"""Evaluation runs: resolve task names, check the data, score each task and average the groups.
 
-Knows `encode`; hands the encoder on to a task that trains and never looks into it.
+Knows the function `encode`. Passes the encoder itself to tasks that train, and does not use it otherwise.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import Options, all_groups, all_tasks, resolve
-from mirror.evaluation.task import Encode, Task
+from mirror.evaluation.task import Task
+from mirror.modeling.encoder import Encode
 
 
 if TYPE_CHECKING:
-    from mirror.encoder import Encoder
+    from mirror.modeling.encoder import Encoder
 
 
 logger = logging.getLogger(__name__)
@@ -27,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """A task whose files were read and found sound, with the folder they are in."""
+    """A task whose files have been validated, and the data folder that contains them."""
 
     task: Task
     data_dir: Path
@@ -37,13 +38,20 @@ class PreparedTask:
         return self.task.name
 
     def score(self, encode: Encode, encoder: Encoder | None = None) -> dict:
-        """One entry of results.json: what the task returns, and what fixes the number beside it.
+        """Score the task and return its entry of results.json.
+
+        Args:
+            encode: (list of N texts) -> (N, D) float32.
+            encoder: required by tasks that train.
+
+        Returns:
+            The fields of the task, plus its metric, protocol, data hash and duration in seconds.
 
         Raises:
-            InputError: the task trains, and there is no `encoder`.
+            InputError: the task trains and `encoder` is None.
         """
         if self.task.trains and encoder is None:
-            raise InputError(f"task {self.name} trains a copy of the encoder; it cannot be scored by `encode` alone")
+            raise InputError(f"task {self.name} trains a copy of the encoder; pass the encoder, not only `encode`")
         start = time.perf_counter()
         fields = self.task.score(encoder if self.task.trains else encode, self.data_dir)
         seconds = time.perf_counter() - start
@@ -61,21 +69,26 @@ class PreparedTask:
 
 
 def default_data_dir() -> Path:
-    """`MIRROR_DATA_DIR`, or the folder `data` where the command runs."""
+    """The environment variable `MIRROR_DATA_DIR`, or `data` in the working directory."""
     return Path(os.environ.get("MIRROR_DATA_DIR", "data"))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The tasks behind a list of names, checked and ready for any number of models."""
+    """Validated tasks, ready to score any number of models."""
 
     tasks: list[PreparedTask]
-    missing: list[str]  # passed over for want of data
-    groups: dict[str, list[str]]  # the members, scored here, of each group to report
-    incomplete: dict[str, list[str]]  # the members that such a group lacks
+    missing: list[str]  # tasks skipped because their data is missing
+    groups: dict[str, list[str]]  # for each reported group, the members that are scored
+    missing_members: dict[str, list[str]]  # for each reported group, the members without data
 
     def run(self, encode: Encode, encoder: Encoder | None = None) -> dict:
-        """The part of results.json that is about scores; a task that trains needs the `encoder`."""
+        """Score all tasks and return the score section of results.json.
+
+        Args:
+            encode: (list of N texts) -> (N, D) float32.
+            encoder: required by tasks that train.
+        """
         scored = {task.name: task.score(encode, encoder) for task in self.tasks}
         means = {
             group: sum(scored[name]["main_score"] for name in members) / len(members)
@@ -85,7 +98,7 @@ class Plan:
             "tasks": scored,
             "groups": means,
             "group_members": self.groups,
-            "group_members_missing": self.incomplete,
+            "group_members_missing": self.missing_members,
             "missing": self.missing,
         }
 
@@ -96,14 +109,16 @@ def make_plan(
     skip_missing: bool = False,
     options: Options | None = None,
 ) -> Plan:
-    """The tasks behind names of tasks and groups, all of their files read once.
+    """Resolve names of tasks and groups and validate all their files before anything is encoded.
 
     Args:
-        data_dir: by default `MIRROR_DATA_DIR`.
-        skip_missing: leave out tasks without data instead of stopping. A damaged file stops all the same.
+        names: names of tasks and groups.
+        data_dir: default: see `default_data_dir`.
+        skip_missing: skip tasks without data instead of raising an error. A damaged file is an error in any case.
+        options: settings of the task families.
 
     Raises:
-        InputError: an unknown name, missing or damaged data; before hours of encoding rather than after.
+        InputError: an unknown name, or missing or damaged data.
     """
     data_dir = default_data_dir() if data_dir is None else Path(data_dir)
     known = all_tasks(data_dir, options)
@@ -116,43 +131,58 @@ def make_plan(
         elif skip_missing and data_dir.is_dir():
             missing.append(task.name)
         else:
-            raise InputError(_how_to_get(task, absent[0], data_dir))
+            raise InputError(_missing_data_message(task, absent[0], data_dir))
     if missing:
         logger.warning("no data in %s for %s", data_dir, " ".join(missing))
-    there = [task.name for task in prepared]
+    available = [task.name for task in prepared]
     groups = all_groups(known)
-    reported = groups_to_report(names, there, groups)
-    lacking = {group: [name for name in groups[group] if name not in there] for group in reported}
+    reported = groups_to_report(names, available, groups)
+    lacking = {group: [name for name in groups[group] if name not in available] for group in reported}
     return Plan(prepared, missing, reported, {group: members for group, members in lacking.items() if members})
 
 
-def prepare_tasks(names: Sequence[str], data_dir: str | Path | None = None) -> list[PreparedTask]:
-    """The tasks of `make_plan`, for a caller who averages nothing."""
-    return make_plan(names, data_dir).tasks
+def make_task_scorer(
+    names: Sequence[str] | None, data_dir: str | Path | None = None
+) -> Callable[[Encoder], dict[str, float]] | None:
+    """Return a function that maps an encoder to its main score on each task, or None if `names` is empty.
 
-
-def run_tasks(encode: Encode, names: Sequence[str], data_dir: str | Path | None = None, **options) -> dict:
-    """Score `encode` on tasks and groups; arguments and errors are those of `make_plan`, the result that of `Plan.run`."""
-    return make_plan(names, data_dir, **options).run(encode)
-
-
-def groups_to_report(names: Sequence[str], there: list[str], groups: dict[str, list[str]]) -> dict[str, list[str]]:
-    """The groups to average and over which tasks: those asked for by name, and those whose members are all there.
-
-    The mean of a group that was asked for by name is over the members that have data, which is why the members are
-    reported with it.
+    Raises:
+        InputError: an unknown name, or missing or damaged data.
     """
-    present = {group: [name for name in members if name in there] for group, members in groups.items()}
-    return {group: of for group, of in present.items() if of and (group in names or len(of) == len(groups[group]))}
+    if not names:
+        return None
+    tasks = make_plan(names, data_dir).tasks
+    return lambda encoder: {task.name: task.score(encoder.encode, encoder)["main_score"] for task in tasks}
 
 
-def _how_to_get(task: Task, path: str, data_dir: Path) -> str:
+def groups_to_report(names: Sequence[str], available: list[str], groups: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Select the groups to average: those requested by name, and those whose members are all available.
+
+    A group requested by name is averaged over its available members, so results.json lists the members of each mean.
+
+    Args:
+        names: the requested names of tasks and groups.
+        available: names of the tasks that have data.
+        groups: all members of each group.
+
+    Returns:
+        For each reported group, its available members.
+    """
+    present = {group: [name for name in members if name in available] for group, members in groups.items()}
+    return {
+        group: members
+        for group, members in present.items()
+        if members and (group in names or len(members) == len(groups[group]))
+    }
+
+
+def _missing_data_message(task: Task, path: str, data_dir: Path) -> str:
     if not data_dir.is_dir():
         return (
-            f"--data_dir {data_dir}: no such folder, and task {task.name} needs {path}; "
-            "data_scripts/prepare_eval_data.py builds one, MIRROR_DATA_DIR names it once and for all"
+            f"--data_dir {data_dir}: no such folder, and task {task.name} needs {path}; create the folder with "
+            "data_scripts/prepare_eval_data.py, or set MIRROR_DATA_DIR"
         )
     return (
-        f"task {task.name} needs {path}, which is missing; data_scripts/prepare_eval_data.py --tasks {task.name} "
-        "gets it or says how, --skip_missing goes on without"
+        f"task {task.name} needs {path}, which is missing; run data_scripts/prepare_eval_data.py --tasks {task.name}, "
+        "or skip the task with --skip_missing"
     )

@@ -1,9 +1,9 @@
-"""Graded similarity of pairs: sentences (STS, SICK-R), words (SimLex and others) and words across languages.
+"""Graded similarity of pairs: sentences (STS, SICK-R), words (SimLex and others) and cross-lingual words.
 
-One protocol for all of them: the cosine of a pair against people's score, one Spearman rho over every pair of the set.
-A yearly STS set is the concatenation of its subsets ("all" of Reimers and Gurevych 2019); the mean of the subsets' own
-rhos, which SentEval printed and which differs by many points, stands beside it. A word goes through the encoder as one
-string, like a sentence; "null", "NA" and "nan" are words.
+All tasks use one protocol: one Spearman rho over all pairs of the set, between cosines and human scores. A yearly STS
+set is the concatenation of its subsets ("all" of Reimers and Gurevych 2019). The mean of the per-subset rhos, which
+SentEval used to report and which differs by many points, is a secondary score. A word is encoded as one string, like a
+sentence; "null", "NA" and "nan" are words.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.evaluation.metrics.pair_similarity.pair_similarity import PairSimilarity
-from mirror.evaluation.task import Columns, DataFile, Encode, Task
+from mirror.evaluation.metrics import PairSimilarity
+from mirror.evaluation.task import Columns, DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
 SENTENCES, WORDS = ("sentence1", "sentence2"), ("word1", "word2")
 
-# name, files, their rows (none: any number), lowest and highest score, group, where to read a published number
+# name, files, numbers of rows (empty: any), lowest and highest score, group, source of published scores
 SENTENCE_SETS = (
     ("sts12", ("sts12",), (3108,), (0, 5), "sts", "MTEB STS12; Mirror-BERT Table 3"),
     ("sts13", ("sts13",), (1500,), (0, 5), "sts", "MTEB STS13; Mirror-BERT Table 3 (without SMT)"),
@@ -48,17 +49,17 @@ WORD_SETS = (
     ("mturk771", "mturk771", 771, (0, 5), "word"),
 )
 
-# The Hub has SICK in one piece, without its split; a folder that has this file has `sickr_full` from there.
+# The copy of SICK on the Hub has no split. If the data folder contains this file, `sickr_full` reads it.
 SICK_FULL = DataFile("sts/sickr_full.tsv", (*SENTENCES, "score"), (9927,), (1, 5))
 
-# The twelve languages of Vulić et al. (2020) and Arabic, which Mirror-BERT Table 1 adds; the pairs of its Table 5.
+# The twelve languages of Vulić et al. (2020) and Arabic (Mirror-BERT Table 1); language pairs of Mirror-BERT Table 5.
 MULTISIMLEX = "ARA CMN CYM ENG EST FIN FRA HEB POL RUS SPA SWA YUE".split()
 MULTISIMLEX_PAIRS = ["-".join(pair) for pair in combinations(("ENG", "FRA", "CMN", "HEB"), 2)]
 MULTISIMLEX_ROWS = 1888
 
 
 def tasks(data_dir: Path) -> list[Task]:
-    """Every task of this family: the fixed ones, and Multi-SimLex in whatever languages the folder has."""
+    """Return all tasks of this family, including Multi-SimLex in every language of the data folder."""
     fixed = [
         _task(name, [f"sts/{file}.tsv" for file in files], rows, score_range, SENTENCES, group, published)
         for name, files, rows, score_range, group, published in _sentence_sets(data_dir)
@@ -71,11 +72,11 @@ def tasks(data_dir: Path) -> list[Task]:
 
 
 def score_pairs(files: tuple[DataFile, ...], columns: tuple[str, str], encode: Encode, data_dir: Path) -> dict:
-    """Spearman over all pairs of all files, Pearson, and the mean of the subsets' Spearman where there are several."""
+    """Compute Spearman and Pearson over all pairs of all files, and the mean Spearman of several subsets."""
     data = _concatenate([file.read(data_dir) for file in files])
     left, right = data[columns[0]], data[columns[1]]
     gold = np.array([float(score) for score in data["score"]])  # (N,)
-    vectors = encode(left + right)  # (2N, D): one call, so that a text on both sides is encoded once
+    vectors = encode(left + right)  # (2N, D); one call, so a text that is on both sides is encoded once
     cosines = paired_cosines(vectors[: len(left)], vectors[len(left) :])  # (N,)
     metric = PairSimilarity(keep_in_memory=True)
     overall = metric.compute(predictions=cosines, references=gold)
@@ -87,9 +88,12 @@ def score_pairs(files: tuple[DataFile, ...], columns: tuple[str, str], encode: E
 
 
 def paired_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(N,) float64 cosine of row n of (N, D) with row n of (N, D), to seven decimals; with a zero vector it is 0.
+    """Cosine of row n of `left` (N, D) with row n of `right` (N, D); 0 for a zero vector.
 
-    float32 vectors say nothing beyond that, but a ranking would: two pairs of identical texts have to be a tie.
+    Rounded to seven decimals, the precision of float32, so that pairs of identical texts are tied in a ranking.
+
+    Returns:
+        (N,) float64.
     """
     left, right = left.astype(np.float64), right.astype(np.float64)
     norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
@@ -99,8 +103,8 @@ def paired_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 def _sentence_sets(data_dir: Path) -> list[tuple]:
     if not (data_dir / SICK_FULL.path).is_file():
         return list(SENTENCE_SETS)
-    whole = (("sickr_full",), SICK_FULL.rows)
-    return [(row[0], *whole, *row[3:]) if row[0] == "sickr_full" else row for row in SENTENCE_SETS]
+    single_file = (("sickr_full",), SICK_FULL.rows)
+    return [(row[0], *single_file, *row[3:]) if row[0] == "sickr_full" else row for row in SENTENCE_SETS]
 
 
 def _task(name, paths, rows, score_range, columns, group, published="") -> Task:
@@ -120,7 +124,7 @@ def _task(name, paths, rows, score_range, columns, group, published="") -> Task:
 
 
 def _multisimlex(data_dir: Path) -> list[Task]:
-    """Declared languages and pairs, and those found; a pair that the folder has the other way round counts as there."""
+    """Return tasks for the declared languages and pairs and for those in the folder, which may reverse a pair."""
     found = {path.stem for path in (data_dir / "multisimlex").glob("*.tsv")}
     swapped = {"-".join(reversed(stem.split("-"))) for stem in found}
     stems = sorted(found | set(MULTISIMLEX) | (set(MULTISIMLEX_PAIRS) - swapped))

@@ -1,27 +1,24 @@
-"""What a task is: data that says where its files are, how it is scored, and which protocol the number follows.
+"""Definition of an evaluation task: its data files, its score function, its metric and its protocol.
 
-A task sees a data folder and an `encode` function, never a checkpoint; `encode(list of N texts)` gives (N, D) float32.
-The exception says so: a task that trains gets the encoder itself.
+A task receives a data folder and a function `encode(list of N texts) -> (N, D) float32`, never a checkpoint. Tasks
+with `trains=True` receive the encoder instead.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 
 
 if TYPE_CHECKING:
-    from mirror.encoder import Encoder
+    from mirror.modeling.encoder import Encode, Encoder
 
 
-Encode = Callable[[Sequence[str]], np.ndarray]
 Columns = dict[str, list[str]]
 
 
@@ -31,24 +28,25 @@ class DataFile:
 
     path: str  # relative to the data folder
     columns: tuple[str, ...]
-    rows: tuple[int, ...] = ()  # the sizes it may have; empty: any
-    score_range: tuple[float, float] | None = None  # what the column `score` must lie in
+    rows: tuple[int, ...] = ()  # accepted numbers of rows; empty: any
+    score_range: tuple[float, float] | None = None  # lowest and highest value of the column `score`
 
     def read(self, data_dir: Path) -> Columns:
-        """The file as columns of strings.
+        """Read and validate the file; return its columns as lists of strings.
 
         Raises:
-            InputError: missing, not UTF-8, another header, a row with another number of fields, a wrong number of rows,
-                a score outside its range. The message names the file, the row and what was expected.
+            InputError: the file is missing or not UTF-8, a column is missing, a row has the wrong number of fields,
+                the number of rows is wrong, or a score is out of range. The message names the file, the line and what
+                was expected.
         """
         path = data_dir / self.path
         if not path.is_file():
-            raise InputError(f"{path} is missing; data_scripts/prepare_eval_data.py --help says how to get it")
+            raise InputError(f"{path} is missing; data_scripts/prepare_eval_data.py --help explains how to get it")
         try:
-            lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() would also cut at U+2028
+            lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() would also split at U+2028
         except UnicodeDecodeError as error:
-            raise InputError(f"{path} is not UTF-8 (byte {error.start})") from error
-        # Blank lines carry nothing, but they count when a later line is named.
+            raise InputError(f"{path} is not UTF-8 (byte {error.start}); convert the file to UTF-8") from error
+        # Blank lines are skipped, but they count in the line numbers of error messages.
         numbered = [(number, line.split("\t")) for number, line in enumerate(lines, start=1) if line]
         header = numbered[0][1] if numbered else []
         if missing := [column for column in self.columns if column not in header]:
@@ -64,16 +62,18 @@ class DataFile:
     def _check_size(self, path: Path, found: int) -> None:
         if (self.rows and found not in self.rows) or not found:
             expected = " or ".join(f"{size:,}" for size in self.rows) or "at least one"
-            raise InputError(f"{path} has {found:,} rows, expected {expected}; the file is short or another version")
+            raise InputError(
+                f"{path} has {found:,} rows, expected {expected}; the file is truncated or another version"
+            )
 
     def _check_scores(self, path: Path, column: int, numbered: list[tuple[int, list[str]]]) -> None:
         low, high = self.score_range
         for number, row in numbered:
             try:
-                good = low <= float(row[column]) <= high
+                valid = low <= float(row[column]) <= high
             except ValueError:
-                good = False
-            if not good:
+                valid = False
+            if not valid:
                 raise InputError(
                     f"{path}, line {number}: score {row[column]!r} is not a number in [{low:g}, {high:g}]"
                 )
@@ -81,28 +81,28 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Task:
-    """One number to report.
+    """An evaluation task with one main score.
 
-    `score(encode, data_dir)` returns `main_score`, `num_examples` and any further fields for results.json; a task
-    without files returns its own `data_sha256` too. A task that trains gets the encoder in place of `encode`, and leaves
-    it as it was.
+    `score(encode, data_dir)` returns `main_score`, `num_examples` and any further fields for results.json. A task
+    without files also returns its own `data_sha256`. A task with `trains=True` receives the encoder instead of
+    `encode` and must not modify it.
     """
 
     name: str
     metric: str  # of the main score: "spearman_cosine", "accuracy", ...
-    protocol: str  # one line: exactly how the number was made
+    protocol: str  # one line: how the main score is computed
     files: tuple[DataFile, ...]
     score: Callable[[Encode, Path], dict] | Callable[[Encoder, Path], dict]
     groups: tuple[str, ...] = ()
-    trains: bool = False  # a copy of the encoder
-    published: str = ""  # the row of a paper or leaderboard that this can be checked against
+    trains: bool = False  # whether scoring trains a copy of the encoder
+    published: str = ""  # the table of a paper or the leaderboard with comparable scores
 
     def missing_files(self, data_dir: Path) -> list[str]:
-        """Paths of the task's files that the folder does not have."""
+        """Paths of the task's files that are missing from the data folder."""
         return [str(data_dir / file.path) for file in self.files if not (data_dir / file.path).is_file()]
 
     def check(self, data_dir: Path) -> None:
-        """Read every file once, so that a damaged one is named before hours of encoding.
+        """Read every file once, so that a damaged file is reported before anything is encoded.
 
         Raises:
             InputError: see `DataFile.read`.
@@ -111,7 +111,7 @@ class Task:
             file.read(data_dir)
 
     def data_sha256(self, data_dir: Path) -> str:
-        """One hash over all files of the task, in their order."""
+        """SHA-256 of the concatenated files of the task, in the order of `files`."""
         digest = hashlib.sha256()
         for file in self.files:
             digest.update((data_dir / file.path).read_bytes())

@@ -1,7 +1,7 @@
-"""Tatoeba: find the translation of a sentence among the translations of all, by cosine (XTREME, LASER, CMLM Table 5).
+"""Tatoeba: retrieve the translation of a sentence from all sentences by cosine (XTREME, LASER, CMLM Table 5).
 
-Row n of a file translates itself, so the right answer is the same row; a repeated sentence elsewhere does not count,
-as in LASER. Each language is encoded in a call of its own (see `components.py`).
+The correct answer is the sentence in the same row; a duplicate in another row does not count, as in LASER. Each
+language is encoded in a separate call (see `components.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.evaluation.search import top_k, unit_length
-from mirror.evaluation.task import DataFile, Encode, Task
+from mirror.common.nearest_neighbors import top_k, unit_length
+from mirror.evaluation.task import DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
 # The 36 languages of XTREME, over which the papers average.
@@ -25,13 +26,13 @@ FULL_ROWS = 1000
 
 
 def tasks(data_dir: Path) -> list[Task]:
-    """XTREME's languages, and any other for which the folder has a file."""
+    """Return tasks for XTREME's languages and for every other language in the data folder."""
     found = {path.name.removesuffix("-eng.tsv") for path in (data_dir / "tatoeba").glob("*-eng.tsv")}
     return [_task(language) for language in sorted(found.union(XTREME))]
 
 
 def score(file: DataFile, encode: Encode, data_dir: Path) -> dict:
-    """Accuracy into English, which is what the papers print, and out of it."""
+    """Compute the accuracy into English, the direction reported in the papers, and out of English."""
     columns = file.read(data_dir)
     source, english = (unit_length(encode(columns[name])) for name in ("source", "english"))  # (N, D) each
     to_english = retrieval_accuracy(source, english)
@@ -44,7 +45,11 @@ def score(file: DataFile, encode: Encode, data_dir: Path) -> dict:
 
 
 def retrieval_accuracy(queries: np.ndarray, entries: np.ndarray) -> float:
-    """Share of rows of (N, D) whose nearest row of (N, D) has the same number; vectors of unit length."""
+    """Compute the fraction of queries (N, D) whose nearest entry (N, D) has the same row index.
+
+    Args:
+        queries, entries: (N, D) of unit length.
+    """
     _, nearest = top_k(queries, entries, 1)
     return float((nearest[:, 0] == np.arange(len(queries))).mean())
 
@@ -56,7 +61,7 @@ def _task(language: str) -> Task:
     return Task(
         name=f"tatoeba_{language}",
         metric="accuracy",
-        protocol=f"{language} -> eng, nearest by cosine among the file's own English side",
+        protocol=f"{language} -> eng, nearest by cosine among all English sentences of the file",
         files=(file,),
         score=partial(score, file),
         groups=("tatoeba", "tatoeba_xtreme") if in_xtreme else ("tatoeba",),

@@ -1,7 +1,7 @@
-"""SentEval's transfer tasks: how much of a label can a linear probe read off frozen vectors? (CMLM Table 1.)
+"""SentEval's transfer tasks: accuracy of a linear probe on frozen embeddings (CMLM Table 1).
 
-Logistic regression by scikit-learn on the splits of Conneau and Kiela (2018). Knows features and labels; the vectors
-come from `encode` and are not trained. Where this differs from SentEval's code, `probe` and `fit_relatedness` say so.
+Logistic regression by scikit-learn on the splits of Conneau and Kiela (2018). Knows features and labels; embeddings
+come from `encode`. Differences from SentEval's code are documented in `probe`, `scaled` and `fit_relatedness`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
-from mirror.errors import InputError
-from mirror.evaluation.task import Columns, DataFile, Encode, Task
+from mirror.common.errors import InputError
+from mirror.evaluation.task import Columns, DataFile, Task
+from mirror.modeling.encoder import Encode
 
 
-# For features of mean square one (see `scaled`). SentEval's six or seven values lie closer together.
+# For features with a mean square of 1 (see `scaled`). SentEval's six or seven values are closer together.
 C_GRID = (1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 OUTER_FOLDS, INNER_FOLDS, SEED = 10, 5, 1111
 MAX_ITERATIONS = 1000
 
-# name, sizes of the file
+# name, accepted numbers of rows
 CROSS_VALIDATED = (("mr", (10662,)), ("cr", (3771, 3775)), ("subj", (10000,)), ("mpqa", (10603, 10606)))
 SST2_ROWS, TREC_ROWS, MRPC_ROWS = (70042,), (5952,), (5801,)
 SICK_PARTS = (("train", 4500), ("trial", 500), ("test", 4927))
@@ -40,11 +41,11 @@ _ON_DEV = "accuracy on test; C by accuracy on dev"
 
 
 def tasks(data_dir: Path, senteval_dir: str | Path | None = None) -> list[Task]:
-    """The nine tasks of SentEval's tables.
+    """Return the nine tasks of SentEval's tables.
 
     Args:
         senteval_dir: a folder with the same files in another language (`mr.tsv` ..., `sickr_train.tsv` ...). It
-            replaces the data folder's `senteval/` and `sts/sickr_*`, and its files may have any number of rows.
+            replaces `senteval/` and `sts/sickr_*` of the data folder, and its files may have any number of rows.
     """
     own = senteval_dir is not None
     folder, sick_folder = (str(Path(senteval_dir).resolve()),) * 2 if own else ("senteval", "sts")
@@ -73,42 +74,42 @@ def tasks(data_dir: Path, senteval_dir: str | Path | None = None) -> list[Task]:
 
 
 def score_nested(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
-    """MR, CR, SUBJ, MPQA."""
+    """Score MR, CR, SUBJ or MPQA by nested cross-validation."""
     columns = files[0].read(data_dir)
     accuracies = nested_accuracies(scaled(encode(columns["text"])), np.array(columns["label"]))
     return _result(float(accuracies.mean()), len(columns["text"]), std_of_folds=float(accuracies.std()))
 
 
 def score_dev_chosen(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
-    """SST-2; training rows are phrases as SentEval ships them."""
+    """Score SST-2. The training rows are phrases, as distributed by SentEval."""
     columns = files[0].read(data_dir)
     features, labels = scaled(encode(columns["text"])), np.array(columns["label"])
-    parts = [_rows(files[0], columns, split) for split in ("train", "dev", "test")]
+    parts = [_rows_of_split(files[0], columns, split) for split in ("train", "dev", "test")]
     return dev_chosen([(features[rows], labels[rows]) for rows in parts])
 
 
 def score_trec(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
-    """TREC, the six coarse classes."""
+    """Score TREC with its six coarse classes."""
     columns = files[0].read(data_dir)
     return _train_test(files[0], columns, scaled(encode(columns["text"])))[0]
 
 
 def score_mrpc(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
-    """MRPC; F1 of the paraphrases beside the accuracy."""
+    """Score MRPC: accuracy, and F1 of the paraphrases."""
     columns = files[0].read(data_dir)
     fields, gold, predicted = _train_test(files[0], columns, pair_features(encode, columns))
     return fields | {"f1": float(f1_score(gold == "1", predicted == "1"))}
 
 
 def score_entailment(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
-    """SICK-E, three classes."""
+    """Score SICK-E with its three classes."""
     parts = [file.read(data_dir) for file in files]
     features = _split_features(encode, parts)
     return dev_chosen([(x, np.array(part["entailment"])) for x, part in zip(features, parts, strict=True)])
 
 
 def score_relatedness(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> dict:
-    """SICK-R as a supervised task; Spearman's rho beside Pearson's r."""
+    """Score SICK-R as a supervised task: Pearson's r, and Spearman's rho."""
     parts = [file.read(data_dir) for file in files]
     train, dev, test = _split_features(encode, parts)
     gold = [np.array([float(score) for score in part["score"]]) for part in parts]
@@ -121,36 +122,44 @@ def score_relatedness(files: tuple[DataFile, ...], encode: Encode, data_dir: Pat
 
 
 def probe(c: float = 1.0) -> LogisticRegression:
-    """The linear probe: L2-regularised logistic regression, by L-BFGS.
+    """Return the linear probe: L2-regularised logistic regression, fitted by L-BFGS.
 
-    SentEval offers the same model in scikit-learn and, which most published rows used, in PyTorch with early stopping.
+    SentEval provides the same model in scikit-learn and in PyTorch with early stopping; most published scores use the
+    latter.
     """
     return LogisticRegression(C=c, max_iter=MAX_ITERATIONS)
 
 
 def scaled(vectors: np.ndarray) -> np.ndarray:
-    """(N, D) divided by one number, so that the mean square of all values is 1.
+    """Divide (N, D) vectors by their root mean square, so that the mean square of all values is 1.
 
-    SentEval does not do this; without it one grid of C cannot serve both BERT (vectors of length 15) and encoders of
-    unit length. A common factor changes nothing else.
+    SentEval does not do this. It allows one grid of C for both BERT, whose vectors have a norm of about 15, and
+    encoders with normalised embeddings. A common factor has no other effect.
     """
     return vectors / root_mean_square(vectors)
 
 
 def root_mean_square(vectors: np.ndarray) -> float:
-    """Of all values of an array; the least positive number rather than 0, so that it divides."""
+    """Compute the root mean square of all values of an array; at least the smallest positive float32."""
     return max(float(np.sqrt(np.mean(np.square(vectors, dtype=np.float64)))), float(np.finfo(np.float32).tiny))
 
 
 def pair_features(encode: Encode, columns: Columns) -> np.ndarray:
-    """(N, 2D): |u - v| and u * v of `sentence1` and `sentence2`."""
+    """Compute the features |u - v| and u * v of `sentence1` and `sentence2`, as (N, 2D)."""
     vectors = scaled(encode(columns["sentence1"] + columns["sentence2"]))  # (2N, D)
     left, right = np.split(vectors, 2)
     return np.hstack([np.abs(left - right), left * right])
 
 
 def nested_accuracies(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """(10,) test accuracy of each outer fold, C chosen inside its training part.
+    """Compute the test accuracy of each outer fold, with C selected within its training part.
+
+    Args:
+        features: (N, F).
+        labels: (N,).
+
+    Returns:
+        (10,) accuracies.
 
     Raises:
         InputError: a class has too few rows for the folds.
@@ -166,14 +175,14 @@ def nested_accuracies(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def cross_validated_probe(features: np.ndarray, labels: np.ndarray, folds: int) -> GridSearchCV:
-    """A probe fitted to all rows of (N, F), with the C that does best over stratified folds of them."""
+    """Fit a probe to all rows of (N, F), with the C that has the highest accuracy in stratified cross-validation."""
     _check_folds(labels)
     inner = StratifiedKFold(folds, shuffle=True, random_state=SEED)
     return _fit(GridSearchCV(probe(), {"C": C_GRID}, scoring="accuracy", cv=inner), features, labels)
 
 
 def dev_chosen(parts: list[tuple[np.ndarray, np.ndarray]]) -> dict:
-    """Test accuracy of a probe fitted to train alone, with the C that does best on dev.
+    """Compute the test accuracy of a probe fitted to train, with the C that has the highest accuracy on dev.
 
     Args:
         parts: features (N, F) and labels (N,) of train, dev and test.
@@ -186,16 +195,23 @@ def dev_chosen(parts: list[tuple[np.ndarray, np.ndarray]]) -> dict:
 
 
 def soft_targets(scores: np.ndarray) -> np.ndarray:
-    """(N, 5) distributions over 1 to 5 whose mean is the score (Tai et al. 2015): 3.2 is .8 of 3 and .2 of 4."""
+    """Convert scores (N,) to distributions (N, 5) over 1 to 5 with that mean (Tai et al. 2015).
+
+    For example, 3.2 becomes a probability of .8 for 3 and .2 for 4.
+    """
     return np.maximum(0, 1 - np.abs(scores[:, None] - np.arange(1, 6)))
 
 
 def fit_relatedness(features: np.ndarray, scores: np.ndarray, c: float) -> LogisticRegression:
-    """Softmax regression to soft targets, by giving each row to its one or two classes with their shares as weights.
+    """Fit softmax regression to soft targets by repeating each row for its one or two classes with their weights.
 
-    The weighted log-likelihood of those rows is the cross-entropy to the soft targets, which is Tai et al.'s KL
-    divergence up to a constant. SentEval's code minimises the squared error of the probabilities by Adam with early
-    stopping; this loss is convex, so the result depends on no seed.
+    The weighted log-likelihood is the cross-entropy to the soft targets, which is equal to Tai et al.'s KL divergence
+    up to a constant. SentEval's code minimises the squared error of the probabilities with Adam and early stopping.
+    This loss is convex, so the result does not depend on a seed.
+
+    Args:
+        features: (N, F).
+        scores: (N,) from 1 to 5.
     """
     targets = soft_targets(scores)
     rows, classes = np.nonzero(targets)
@@ -203,14 +219,14 @@ def fit_relatedness(features: np.ndarray, scores: np.ndarray, c: float) -> Logis
 
 
 def expected_score(model: LogisticRegression, features: np.ndarray) -> np.ndarray:
-    """(N,) mean of the predicted distribution over the classes that the model has seen."""
+    """Compute the mean of the predicted distribution over the classes of the training set, as (N,)."""
     return model.predict_proba(features) @ model.classes_
 
 
 def _fit(estimator, *arguments, **options):
-    """`estimator.fit`, quiet about a weak penalty that has not settled after 1,000 steps.
+    """Call `estimator.fit` without warnings that a weak penalty has not converged after 1,000 iterations.
 
-    Where it stands then depends on no seed, and whether it is any good the choice of C finds out.
+    The result is deterministic all the same, and the selection of C rejects it if it generalises badly.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -230,9 +246,9 @@ def _task(name: str, metric: str, protocol: str, score, *files: DataFile) -> Tas
 
 
 def _train_test(file: DataFile, columns: Columns, features: np.ndarray) -> tuple[dict, np.ndarray, np.ndarray]:
-    """The result, the gold labels and the predictions on test, C chosen by 10-fold cross-validation on train."""
+    """Fit a probe with C selected by 10-fold cross-validation on train; return result, gold labels and predictions."""
     labels = np.array(columns["label"])
-    train, test = (_rows(file, columns, split) for split in ("train", "test"))
+    train, test = (_rows_of_split(file, columns, split) for split in ("train", "test"))
     search = cross_validated_probe(features[train], labels[train], OUTER_FOLDS)
     predicted = search.predict(features[test])
     accuracy = float((predicted == labels[test]).mean())
@@ -240,13 +256,13 @@ def _train_test(file: DataFile, columns: Columns, features: np.ndarray) -> tuple
 
 
 def _split_features(encode: Encode, parts: list[Columns]) -> list[np.ndarray]:
-    """Pair features of several files, encoded and scaled together."""
-    together = {name: [text for part in parts for text in part[name]] for name in ("sentence1", "sentence2")}
+    """Compute the pair features of several files, encoded and scaled together."""
+    joined = {name: [text for part in parts for text in part[name]] for name in ("sentence1", "sentence2")}
     ends = np.cumsum([len(part["sentence1"]) for part in parts])
-    return np.split(pair_features(encode, together), ends[:-1])
+    return np.split(pair_features(encode, joined), ends[:-1])
 
 
-def _rows(file: DataFile, columns: Columns, split: str) -> np.ndarray:
+def _rows_of_split(file: DataFile, columns: Columns, split: str) -> np.ndarray:
     rows = np.flatnonzero(np.array(columns["split"]) == split)
     if not len(rows):
         raise InputError(f"{file.path}: no row has split '{split}'; it has {', '.join(sorted(set(columns['split'])))}")
@@ -257,7 +273,9 @@ def _check_folds(labels: np.ndarray) -> None:
     classes, counts = np.unique(labels, return_counts=True)
     if len(classes) < 2 or counts.min() < OUTER_FOLDS:
         found = dict(zip(classes.tolist(), counts.tolist(), strict=True))
-        raise InputError(f"labels {found}: each of two or more classes needs {OUTER_FOLDS} rows")
+        raise InputError(
+            f"labels {found}: each class needs {OUTER_FOLDS} rows, and there must be at least two classes"
+        )
 
 
 def _result(main_score: float, num_examples: int, **fields: float) -> dict:

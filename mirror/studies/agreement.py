@@ -1,4 +1,4 @@
-"""How well the label-free criterion orders the checkpoints of a run, against a dev task that has labels."""
+"""Rank correlation over a run's checkpoints between the label-free selection criterion and a labelled dev task."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ from collections.abc import Sequence
 
 from scipy.stats import spearmanr
 
-from mirror.errors import InputError
-from mirror.selection import CRITERION
+from mirror.common.errors import InputError
+from mirror.training.checkpoint_selection import CRITERION
 
 
 def agreement(log_history: Sequence[dict], task: str) -> dict:
-    """The fields of a result, from what the Trainer logged at each evaluation.
+    """Compute the rank correlation from the evaluations that the Trainer logged.
 
-    `main_score` is Spearman's rho over the checkpoints between minus the criterion, which is better when lower, and the
-    dev score.
+    `main_score` is Spearman's rho over the checkpoints between the negated criterion (lower is better) and the dev
+    score.
+
+    Args:
+        log_history: the field of that name in trainer_state.json.
+        task: name of the dev task.
+
+    Returns:
+        The fields of a result, as in results.json.
 
     Raises:
-        InputError: fewer than three evaluations, which have no order to speak of.
+        InputError: fewer than three checkpoints were evaluated.
     """
     points = [row for row in log_history if f"eval_{CRITERION}" in row and f"eval_{task}" in row]
     if len(points) < 3:
-        raise InputError(f"{len(points)} checkpoints were scored, at least 3 are needed; train longer")
+        raise InputError(
+            f"{len(points)} checkpoints were scored, at least 3 are needed; train longer or lower --eval_steps"
+        )
     criterion, dev = ([row[f"eval_{name}"] for row in points] for name in (CRITERION, task))
     chosen = min(range(len(points)), key=criterion.__getitem__)
     return {

@@ -1,8 +1,8 @@
-"""Every study by the name that run_study.py takes."""
+"""All studies by the name used on the command line of run_study.py."""
 
 from __future__ import annotations
 
-from mirror.errors import InputError, nearest
+from mirror.common.errors import InputError, did_you_mean
 from mirror.studies import grids_ablations as ablations
 from mirror.studies import grids_results as results
 from mirror.studies.cells import Study
@@ -33,16 +33,16 @@ STUDIES = {
 
 
 def find_study(name: str) -> Study:
-    """The study of that name.
+    """Return the study of that name.
 
     Raises:
-        InputError: there is none; suggests the nearest.
+        InputError: an unknown name; the message suggests the most similar one.
     """
     if name not in STUDIES:
-        raise InputError(f"unknown study '{name}'{nearest(name, STUDIES)}; --list prints them all")
+        raise InputError(f"unknown study '{name}'{did_you_mean(name, STUDIES)}; --list prints all names")
     return STUDIES[name]
 
 
 def listing() -> str:
-    """A line a study."""
+    """Return the text of `--list`, one line per study."""
     return "\n".join(f"  {name:<12} {study.title}" for name, study in STUDIES.items())

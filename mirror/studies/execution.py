@@ -1,6 +1,6 @@
-"""Running the cells of a study: each in a subprocess of run_mirror.py and one of run_eval.py, several at once, resumable.
+"""Execution of a study's cells: subprocesses of run_mirror.py and run_eval.py, several in parallel, resumable.
 
-A finished cell is a folder with `cell.json`, which is written last and whole.
+A cell is finished if its folder contains `cell.json`, which is written last and atomically.
 """
 
 from __future__ import annotations
@@ -18,28 +18,29 @@ from pathlib import Path
 
 import torch
 
-from mirror.errors import InputError
-from mirror.files import write_whole
+from mirror.common.atomic_files import atomic_write_text
+from mirror.common.errors import InputError
 from mirror.studies.agreement import agreement
 from mirror.studies.plan import Flags, Job, as_arguments
+from mirror.training.run_record import RunRecord
 
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULT = "cell.json"
-PACKAGES = ("python", "torch", "transformers", "sentence-transformers")  # whose versions stand under a table
-ASSUMED_TEXTS_PER_SECOND = 200  # until a cell of the study has said better
+PACKAGES = ("python", "torch", "transformers", "sentence-transformers")  # their versions are reported below the table
+ASSUMED_TEXTS_PER_SECOND = 200  # until a cell of the study has been measured
 ASSUMED_SECONDS_TO_SCORE = 60
 
 
 class CellError(Exception):
-    """A command of a cell failed; the message is its own last line."""
+    """A command of a cell failed; the message contains the last error line of its log."""
 
 
 def finished(job: Job) -> dict | None:
-    """The record of a finished cell, None if there is none.
+    """Return the record of a finished cell, or None if the cell is not finished.
 
     Raises:
-        InputError: its folder holds a cell that was run with other flags, models or corpora.
+        InputError: the folder contains a cell that was run with other flags, another model or other corpora.
     """
     path = job.folder / RESULT
     if not path.is_file():
@@ -47,7 +48,7 @@ def finished(job: Job) -> dict | None:
     record = json.loads(path.read_text(encoding="utf-8"))
     if different := _differences(record["identity"], job.identity):
         raise InputError(
-            f"{path} was made with another {', '.join(different)}; give another --output_dir, or delete {job.folder}"
+            f"{path} was created with another {', '.join(different)}; give another --output_dir or delete {job.folder}"
         )
     return record
 
@@ -55,16 +56,20 @@ def finished(job: Job) -> dict | None:
 def run_jobs(
     jobs: Sequence[Job], num_processes: int, keep_models: bool, report: Callable[[str], None]
 ) -> dict[str, str]:
-    """Run `jobs`, `num_processes` at a time, and report each in one line as it ends.
+    """Run `jobs`, `num_processes` at a time.
+
+    Args:
+        keep_models: keep the weights of each trained model.
+        report: called with one line when a job ends.
 
     Returns:
-        Name of each failed job and why; the others go on.
+        Name of each failed job -> error message. A failed job does not stop the others.
     """
     slots: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
     for environment in environments(num_processes):
         slots.put(environment)
 
-    def in_a_slot(job: Job) -> dict:
+    def run_in_slot(job: Job) -> dict:
         environment = slots.get()
         try:
             return run_job(job, keep_models, environment)
@@ -74,34 +79,37 @@ def run_jobs(
     failures: dict[str, str] = {}
     executor = ThreadPoolExecutor(num_processes)
     try:
-        running = {executor.submit(in_a_slot, job): job for job in jobs}
+        running = {executor.submit(run_in_slot, job): job for job in jobs}
         for number, future in enumerate(as_completed(running), start=1):
-            job, place = running[future], f"[{number}/{len(jobs)}]"
+            job, progress = running[future], f"[{number}/{len(jobs)}]"
             try:
-                report(f"{place} {job.name}: {_summary(future.result())}")
+                report(f"{progress} {job.name}: {_summary(future.result())}")
             except (CellError, InputError, OSError) as error:
                 failures[job.name] = str(error)
-                report(f"{place} {job.name} FAILED: {error} (all of it: {job.folder / 'log.txt'})")
+                report(f"{progress} {job.name} FAILED: {error} (full log: {job.folder / 'log.txt'})")
     finally:
-        executor.shutdown(cancel_futures=True)  # or an interrupt would start the next cell
+        executor.shutdown(cancel_futures=True)  # otherwise an interrupt would start the next cell
     return failures
 
 
 def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
-    """Train if there is something to train, score, and write the record.
+    """Train the model of a job if it has corpora, score it, and write the record.
+
+    Returns:
+        The record, the content of `cell.json`.
 
     Raises:
-        CellError
+        CellError: a command failed.
     """
     model = job.folder / "model"
-    shutil.rmtree(model, ignore_errors=True)  # of an interrupted run
+    shutil.rmtree(model, ignore_errors=True)  # left by an interrupted run
     job.folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
         if job.train:
-            _command("run_mirror.py", job.train, log, environment)
+            _run_script("run_mirror.py", job.train, log, environment)
         trained = time.perf_counter()
-        _command("run_eval.py", job.evaluate, log, environment)
+        _run_script("run_eval.py", job.evaluate, log, environment)
     tasks = json.loads((job.folder / "scores" / "results.json").read_text(encoding="utf-8"))["tasks"]
     if "select_by" in job.train:
         state = json.loads((model / "trainer_state.json").read_text(encoding="utf-8"))
@@ -117,14 +125,14 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
         "identity": job.identity,
         "tasks": tasks,
     }
-    write_whole(job.folder / RESULT, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    atomic_write_text(job.folder / RESULT, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     if not keep_models:
         shutil.rmtree(model, ignore_errors=True)
     return record
 
 
 def environments(num_processes: int) -> list[dict[str, str]]:
-    """One for each process: its share of the cores, and one GPU where there are any."""
+    """Return the environment of each process: its share of the CPU cores, and one GPU if there are any."""
     threads = str(max(1, (os.cpu_count() or 1) // num_processes))
     common = {"OMP_NUM_THREADS": threads} | os.environ
     asked = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -134,18 +142,26 @@ def environments(num_processes: int) -> list[dict[str, str]]:
 
 
 def estimated_seconds(jobs: Sequence[Job], done: Sequence[dict], num_processes: int) -> tuple[float, str]:
-    """How long `jobs` take, and what that rests on: the pace of the cells already done, or an assumption."""
+    """Estimate the duration of `jobs` from the speed of finished cells or from assumed speeds.
+
+    Args:
+        done: records of finished cells.
+
+    Returns:
+        Seconds, and a text that explains the estimate.
+    """
     trained = [record for record in done if record["texts"]]
     texts, seconds = (sum(record[key] for record in trained) for key in ("texts", "seconds_training"))
     pace = texts / seconds if seconds else ASSUMED_TEXTS_PER_SECOND
     scoring = sum(record["seconds_scoring"] for record in done) / len(done) if done else ASSUMED_SECONDS_TO_SCORE
     basis = f"{pace:.0f} texts/s in training and {scoring:.0f} s to score a cell"
-    basis += f", measured on {len(done)} done" if seconds else ", assumed" if not done else ", the pace assumed"
+    measured = f"measured on {len(done)} finished cell{'s' * (len(done) > 1)}"
+    basis += f", {measured}" if seconds else ", assumed" if not done else ", training speed assumed"
     total = sum(job.texts / pace + scoring for job in jobs)
     return total / num_processes, basis
 
 
-def _command(script: str, flags: Flags, log, environment: dict[str, str]) -> None:
+def _run_script(script: str, flags: Flags, log, environment: dict[str, str]) -> None:
     log.write(f"$ {script} {' '.join(as_arguments(flags))}\n")
     log.flush()
     command = [sys.executable, str(ROOT / script), *as_arguments(flags)]
@@ -155,13 +171,13 @@ def _command(script: str, flags: Flags, log, environment: dict[str, str]) -> Non
 
 
 def _run_on(model: Path) -> str:
-    """Hardware and versions, as run_mirror.py noted them."""
-    facts = json.loads((model / "train_results.json").read_text(encoding="utf-8"))
-    return ", ".join([facts["hardware"], *(f"{package} {facts['versions'][package]}" for package in PACKAGES)])
+    """Return the hardware and versions recorded by run_mirror.py."""
+    record = RunRecord.load(model)
+    return ", ".join([record.hardware, *(f"{package} {record.versions[package]}" for package in PACKAGES)])
 
 
 def _last_line(path: Path) -> str:
-    """What the script said was wrong, or whatever it said last."""
+    """Return the last error line of a log, or its last line if there is none."""
     lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (errors or lines)[-1][:300]
@@ -173,7 +189,7 @@ def _summary(record: dict) -> str:
 
 
 def _differences(one: dict, other: dict) -> list[str]:
-    """What two identities do not share, as flags and names of corpora."""
+    """Return the flags and names of corpora in which two identities differ."""
     return [
         f"--{key}" if script.endswith(".py") else key
         for script in other

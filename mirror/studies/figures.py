@@ -1,4 +1,4 @@
-"""The picture of a study: figure.png. Knows scores and the records of cells; `mirror.evaluation.plots` draws what it can."""
+"""Figure of a study (figure.png). Knows scores and the records of cells; uses `mirror.evaluation.plots`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from matplotlib.figure import Figure
 
 from mirror.evaluation import plots
 from mirror.studies.cells import Study
-from mirror.studies.table import AVERAGE, Scores, head, published_scores, shown_columns
+from mirror.studies.table import AVERAGE, Scores, column_header, published_scores, shown_columns
 
 
-PANELS_A_LINE = 4
+PANELS_PER_ROW = 4
 
 
 def draw(study: Study, scores: Scores, records: Sequence[dict], family: str, path: Path) -> None:
-    """The study's figure from what has been run so far; of several seeds, curves and histograms show the first."""
+    """Draw the study's figure from the finished cells. ROC curves and histograms show the first seed only."""
     if study.figure == "roc":
         plots.roc_curves(path, _first_seed(study, records, "qnli"), study.title)
     elif study.figure == "histograms":
@@ -30,13 +30,13 @@ def draw(study: Study, scores: Scores, records: Sequence[dict], family: str, pat
 
 
 def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
-    """A panel for the average or, without one, for each column: ours with error bars over seeds, and the published."""
+    """Draw one panel for the average, or one per column without an average, with error bars and published scores."""
     labels = [AVERAGE] if study.average else shown_columns(study, scores)
-    across = min(PANELS_A_LINE, len(labels))
-    down = -(-len(labels) // across)
-    one_height = 3.6 if study.figure == "curve" else 0.6 + 0.32 * len(study.rows)
-    figure = Figure(figsize=(2.4 + 2.8 * across, 0.8 + one_height * down), layout="constrained")
-    grid = figure.subplots(down, across, squeeze=False, sharey=study.figure == "bars")
+    num_columns = min(PANELS_PER_ROW, len(labels))
+    num_rows = -(-len(labels) // num_columns)
+    panel_height = 3.6 if study.figure == "curve" else 0.6 + 0.32 * len(study.rows)
+    figure = Figure(figsize=(2.4 + 2.8 * num_columns, 0.8 + panel_height * num_rows), layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=study.figure == "bars")
     columns = shown_columns(study, scores)
     theirs = {row: published_scores(study, columns, row, family) for row in study.rows}
     for axes, label in zip(grid.flat, labels, strict=False):
@@ -44,10 +44,10 @@ def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
         printed = {row: of_row[label] for row, of_row in theirs.items() if label in of_row}
         if study.figure == "curve":
             curve(axes, study.rows, ours, printed)
-            axes.set(xlabel=study.title.split(": ")[1], ylabel=head(study, columns, label))
+            axes.set(xlabel=study.title.split(": ")[1], ylabel=column_header(study, columns, label))
         else:
             bars(axes, study.rows, ours, printed)
-            axes.set_xlabel(head(study, columns, label))
+            axes.set_xlabel(column_header(study, columns, label))
     for axes in list(grid.flat)[len(labels) :]:
         axes.remove()
     if any(theirs.values()):
@@ -57,7 +57,7 @@ def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
 
 
 def bars(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:
-    """One horizontal bar a row; its number stands at the right, for many rows differ by less than can be seen."""
+    """Draw one horizontal bar per row, with the score as text, because many differences are too small to see."""
     places = {row: number for number, row in enumerate(rows)}
     means = [score.mean for score in ours.values()]
     axes.barh([places[row] for row in ours], means, 0.6, xerr=_errors(ours), color=plots.COLOURS[0], capsize=2,
@@ -72,7 +72,7 @@ def bars(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, fl
 
 
 def curve(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:
-    """The rows, which are numbers, along the axis."""
+    """Draw the scores as a curve over the rows, which are numbers."""
     places = [float(row) for row in ours]
     means = [score.mean for score in ours.values()]
     axes.errorbar(
@@ -89,7 +89,7 @@ def curve(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, f
 
 
 def agreement_scatter(path: Path, records: Sequence[dict], title: str) -> None:
-    """Each checkpoint's label-free criterion against its dev score: a panel a row, a colour a seed."""
+    """Plot the label-free criterion of each checkpoint against its dev score; one panel per row, a colour per seed."""
     rows = list(dict.fromkeys(record["row"] for record in records))
     figure = Figure(figsize=(4.4 * len(rows), 3.8), layout="constrained")
     for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
@@ -104,11 +104,11 @@ def agreement_scatter(path: Path, records: Sequence[dict], title: str) -> None:
 
 
 def _errors(ours: Mapping) -> list[float]:
-    """Half lengths of the error bars; not a number, so no bar, for a single value."""
+    """Return the half lengths of the error bars; NaN, which draws no bar, for a single value."""
     return [float("nan") if score.std is None else score.std for score in ours.values()]
 
 
 def _first_seed(study: Study, records: Sequence[dict], task: str) -> dict[str, dict]:
-    """Row to the result of `task`, rows in the study's order."""
+    """Return the result of `task` for the first seed of each row, in the study's order."""
     first = {record["row"]: record["tasks"][task] for record in reversed(records) if task in record["tasks"]}
     return {row: first[row] for row in study.rows if row in first}

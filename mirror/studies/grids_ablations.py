@@ -1,4 +1,4 @@
-"""The studies of why Mirror-BERT works: noise, corpora, sizes, geometry, hyperparameters, the choice of a checkpoint."""
+"""Studies of ablations: noise, corpora, corpus size, geometry, hyperparameters, checkpoint selection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mirror.studies.cells import (
     Column,
     Study,
     averages,
-    before,
+    baseline_cells,
     main_scores,
     numbers,
     scores_of,
@@ -22,7 +22,7 @@ from mirror.studies.cells import (
 
 ENGLISH_WORDS = WORDS.format("en")
 MANY_SENTENCES = "en_sentences_100k.txt"
-BUCKETS = (1, 2, 4, 8, 16)  # tens of thousands: the 10k words that end at this rank
+BUCKETS = (1, 2, 4, 8, 16)  # last frequency rank of each bucket of 10,000 words, in units of 10,000
 SIMLEX = ("multisimlex_eng",)
 
 
@@ -39,11 +39,11 @@ FIGURE5 = Study(
     main_scores(STS_PAPER),
     average=True,
     figure="curve",
-    note="Rows are numbers of sentences. The paper prints a picture and no numbers.",
+    note="Rows are numbers of sentences. The paper reports a plot without numbers.",
 )
 
 NO_NOISE = {"dropout_rate": 0.0, "span_mask_length": 0}
-# Table 20, the paper's full ablation; its first rows are printed a little otherwise in Table 3.
+# Table 20 is the paper's full ablation; the values of its first rows differ slightly from those in Table 3.
 BERT_ABLATION = {
     "full": numbers(STS_PAPER, ".674 .796 .713 .814 .743 .764 .703"),
     "- dropout": numbers(STS_PAPER, ".646 .770 .691 .800 .726 .745 .701"),
@@ -57,7 +57,7 @@ ROBERTA_ABLATION = {
     "- both": numbers(STS_PAPER, ".562 .730 .643 .744 .752 .708 .638"),
 }
 TABLE7 = Study(
-    "Table 7: which augmentation does it",
+    "Table 7: ablation of the augmentations",
     (
         _sts("full"),
         _sts("- dropout + drophead", drophead_rate=DROPHEAD),
@@ -92,7 +92,7 @@ TABLE8 = Study(
             "dropout": {"sts12": BERT_ABLATION["- span mask"]["sts12"]},
         },
     },
-    note="The paper's Table 8 is of RoBERTa; what it has of BERT is in its Table 20.",
+    note="The paper's Table 8 reports RoBERTa; the values of BERT are from its Table 20.",
 )
 
 
@@ -106,7 +106,7 @@ def _geometry_cells() -> tuple[Cell, ...]:
     for level, texts in LEVEL_TEXTS.items():
         common = {"level": level, "part": level, "isotropy_texts": texts}
         cells += [
-            *before(("isotropy",), **common),
+            *baseline_cells(("isotropy",), **common),
             Cell("Mirror", ("isotropy",), (texts,), **common),
             Cell("Mirror, no augmentation", ("isotropy",), (texts,), flags=NO_NOISE, **common),
         ]
@@ -129,7 +129,9 @@ def _geometry_published(columns: tuple[Column, ...], rows: tuple[str, ...]) -> d
 
 
 _IS, _MVN = _geometry_published(IS_COLUMNS, IS_PUBLISHED), _geometry_published(MVN_COLUMNS, MVN_PUBLISHED)
-GEOMETRY_NOTE = "Measured on the training texts of each level, by the reading of Eq. 2 that fits the printed values."
+GEOMETRY_NOTE = (
+    "Measured on the training texts of each level, with the interpretation of Eq. 2 that fits the printed values."
+)
 TABLE9 = Study("Table 9: isotropy score", _geometry_cells(), IS_COLUMNS, published={"bert": _IS}, note=GEOMETRY_NOTE)
 TABLE14 = Study(
     "Table 14: isotropy score and mean-vector norm",
@@ -158,7 +160,7 @@ TABLE10 = Study(
             "Mirror, random strings, 2.5 x rate": {"multisimlex_eng": 0.481},
         }
     },
-    note="2.5 x the usual rate is the paper's 5e-5 for a model of width 768.",
+    note="2.5 x the default learning rate is the paper's 5e-5 for a model of width 768.",
 )
 
 FIGURE8 = Study(
@@ -166,7 +168,7 @@ FIGURE8 = Study(
     tuple(Cell(f"{bucket}0000", SIMLEX, (f"en_words_bucket_{bucket}0k.txt",), "word") for bucket in BUCKETS),
     main_scores(SIMLEX),
     figure="curve",
-    note="Rows are the rank at which a bucket of 10,000 words ends. The paper prints a picture and no numbers.",
+    note="Rows are the last rank of each bucket of 10,000 words. The paper reports a plot without numbers.",
 )
 
 
@@ -204,11 +206,11 @@ TABLE21 = Study(
     ),
     main_scores(("stsb_dev",)),
     choose_on="stsb_dev",
-    note="Our grid around the paper's setting (rate x 1, temperature 0.04). No test set is scored.",
+    note="This project's grid around the paper's setting (rate x 1, temperature 0.04). No test set is scored.",
 )
 
 CLS_VS_MEAN = Study(
-    "First token or mean (Appendix B)",
+    "CLS token or mean (Appendix B)",
     tuple(
         Cell(f"{pooling}, {when}", tasks, (corpus,) if when == "after" else (), level, pooling=pooling, part=level)
         for pooling in ("cls", "mean", "mean_padded")
@@ -219,10 +221,11 @@ CLS_VS_MEAN = Study(
 )
 
 SELECTION = Study(
-    "Label-free choice of a checkpoint: does it agree with STS-B dev?",
+    "Label-free checkpoint selection: agreement with STS-B dev",
     tuple(
         Cell(name, ("stsb_dev",), (corpus,), level,
-             {"select_by": "alignment_uniformity", "eval_tasks": "stsb_dev", "eval_strategy": "steps", "eval_steps": 0.1, "num_train_epochs": 5})
+             {"select_by": "alignment_uniformity", "eval_tasks": "stsb_dev", "eval_strategy": "steps",
+              "eval_steps": 0.1, "num_train_epochs": 5})
         for name, level, corpus in (("sentences", "sentence", STS_SENTENCES), ("words", "word", ENGLISH_WORDS))
     ),
     (
@@ -232,5 +235,5 @@ SELECTION = Study(
         Column("dev, last", "selection", "dev_of_last"),
     ),
     figure="agreement",
-    note="Spearman over some ten checkpoints of five epochs between minus (alignment + uniformity) and STS-B dev.",
+    note="Spearman over about ten checkpoints of five epochs between -(alignment + uniformity) and STS-B dev.",
 )  # fmt: skip

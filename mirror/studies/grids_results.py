@@ -1,4 +1,4 @@
-"""The studies of what Mirror-BERT gains: words, names and sentences, in one language, in others and across two."""
+"""Studies of the main results: words, names and sentences, monolingual, multilingual and cross-lingual."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from mirror.studies.cells import (
     Cell,
     Column,
     Study,
-    before,
+    baseline_cells,
     main_scores,
     numbers,
     scores_of,
 )
 
 
-# ISO 639-3 of the tasks, 639-1 of the word lists
+# ISO 639-3 codes of the tasks -> ISO 639-1 codes of the word lists
 WORD_LISTS = {"eng": "en", "fra": "fr", "est": "et", "ara": "ar", "cmn": "zh", "rus": "ru", "spa": "es", "pol": "pl",
               "heb": "he"}  # fmt: skip
 STS_CORPORA = (
@@ -32,11 +32,14 @@ BLI = tuple(f"bli_{pair.replace('-', '_')}" for pair in PAPER_PAIRS)
 
 
 def _by_language(tasks_and_corpora, level: str) -> tuple[Cell, ...]:
-    """Each language's task, scored before and after training on that language's corpora."""
+    """Return cells that score the task of each language before and after training on its corpora."""
     cells = []
     for task, *corpora in tasks_and_corpora:
         part = task.split("_", 1)[1]
-        cells += [*before((task,), level, part=part), Cell("Mirror", (task,), tuple(corpora), level, part=part)]
+        cells += [
+            *baseline_cells((task,), level, part=part),
+            Cell("Mirror", (task,), tuple(corpora), level, part=part),
+        ]
     return tuple(cells)
 
 
@@ -62,26 +65,30 @@ TABLE1 = Study(
             "Mirror": numbers(MULTISIMLEX, ".358 .341 .134 .097 .501 .210 .332 .141"),
         },
     },
-    note="The paper has a BERT of each language: --language_models. The released Spanish word list is the Estonian one.",
+    note="The paper uses a BERT of each language (--language_models). The released Spanish word list is the Estonian one.",
 )
 
-_AT = tuple((f"{task}{suffix}", task, field) for task in BIOMEDICAL for suffix, field in (("", "accuracy@1"), (" @5", "accuracy@5")))  # fmt: skip
-_AT_5 = tuple(f"{task} @5" for task in BIOMEDICAL)
+_ACCURACY_COLUMNS = tuple(
+    (f"{task}{suffix}", task, field)
+    for task in BIOMEDICAL
+    for suffix, field in (("", "accuracy@1"), (" @5", "accuracy@5"))
+)
+_LABELS_AT_5 = tuple(f"{task} @5" for task in BIOMEDICAL)
 TABLE2 = Study(
     "Table 2: biomedical entity linking, accuracy at 1 and at 5",
     (
         Cell("before, cls", BIOMEDICAL, level="phrase", pooling="cls"),
         Cell("Mirror", BIOMEDICAL, (UMLS_NAMES,), "phrase"),
     ),
-    tuple(Column(*parts) for parts in _AT),
+    tuple(Column(*parts) for parts in _ACCURACY_COLUMNS),
     published={
         "bert": {
-            "before, cls": scores_of("bert-base-uncased cls") | numbers(_AT_5, ".770 .891 .912 .433 .477"),
-            "Mirror": scores_of("mirror-bert-base-uncased") | numbers(_AT_5, ".921 .949 .971 .695 .647"),
+            "before, cls": scores_of("bert-base-uncased cls") | numbers(_LABELS_AT_5, ".770 .891 .912 .433 .477"),
+            "Mirror": scores_of("mirror-bert-base-uncased") | numbers(_LABELS_AT_5, ".921 .949 .971 .695 .647"),
         },
         "pubmedbert": {
-            "before, cls": scores_of("PubMedBERT cls") | numbers(_AT_5, ".869 .938 .946 .496 .532"),
-            "Mirror": scores_of("mirror-PubMedBERT") | numbers(_AT_5, ".948 .962 .979 .750 .713"),
+            "before, cls": scores_of("PubMedBERT cls") | numbers(_LABELS_AT_5, ".869 .938 .946 .496 .532"),
+            "Mirror": scores_of("mirror-PubMedBERT") | numbers(_LABELS_AT_5, ".948 .962 .979 .750 .713"),
         },
     },
 )
@@ -89,7 +96,7 @@ TABLE2 = Study(
 TABLE3 = Study(
     "Table 3: English STS",
     (
-        *before(STS_PAPER),
+        *baseline_cells(STS_PAPER),
         Cell("Mirror", STS_PAPER, (STS_SENTENCES,)),
         Cell("Mirror, drophead", STS_PAPER, (STS_SENTENCES,), flags={"drophead_rate": DROPHEAD}),
     ),
@@ -123,7 +130,7 @@ TABLE4 = Study(
             "Mirror": numbers(MULTILINGUAL_STS, ".755 .594 .692"),
         },
     },
-    note="The paper has a BERT of each language: --language_models.",
+    note="The paper uses a BERT of each language (--language_models).",
 )
 
 FIGURE4 = Study(
@@ -168,7 +175,7 @@ TABLE6 = Study(
             "Mirror": numbers(BLI, ".458 .378 .336 .289 .417 .345"),
         }
     },
-    note="One model encodes both languages here; the paper has a BERT of each.",
+    note="Here one model encodes both languages; the paper uses a BERT of each language.",
 )
 
 FIGURE7 = Study(
@@ -176,5 +183,5 @@ FIGURE7 = Study(
     (Cell("before", ("qqp_cosine",)), Cell("after", ("qqp_cosine",), (STS_SENTENCES,))),
     (Column("AUC", "qqp_cosine"), Column("gap of the mean cosines", "qqp_cosine", "gap")),
     figure="histograms",
-    note="The pairs are those of qqp/qqp.tsv in the data folder; the paper's are of QQP.",
+    note="The pairs are those of qqp/qqp.tsv in the data folder; the paper uses QQP.",
 )

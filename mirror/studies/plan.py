@@ -1,6 +1,6 @@
-"""From a study and a user's wishes to jobs: which commands to run for each cell and seed, and what identifies them.
+"""Jobs of a study: the commands to run for each cell and seed, and the settings that identify each job.
 
-Knows flags and files; runs nothing.
+Knows flags and files; does not run anything.
 """
 
 from __future__ import annotations
@@ -13,26 +13,24 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from mirror.arguments import CLS_FAMILIES, EMBEDDED_DEFAULTS, LEVELS, default_pooling
-from mirror.encoder import EMBEDDED_MODEL
-from mirror.errors import InputError
+from mirror.common.errors import InputError, one_line
 from mirror.evaluation.catalogue import Options
 from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan
 from mirror.studies.cells import RATE, Cell, Study
-from mirror.training_arguments import MirrorTrainingArguments
+from mirror.training.config import CLS_FAMILIES, LEVELS, MirrorConfig, default_learning_rate, default_pooling
 
 
 Flags = dict[str, list[str]]
 
-# part of a corpus's name -> the script that makes it
-MADE_BY = (("random_strings", "random_strings.py"), ("_words_", "frequent_words.py"), ("umls", "umls_names.py"))
+# part of a corpus file name -> the script that creates the corpus
+CORPUS_SCRIPTS = (("random_strings", "random_strings.py"), ("_words_", "frequent_words.py"), ("umls", "umls_names.py"))
 OWN_FLAGS = {"model_name_or_path", "train_file", "dataset_name", "output_dir", "seed", "level", "data_dir", "force"}
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What the user chose."""
+    """Settings of a study run."""
 
     model: str
     data_dir: Path
@@ -45,7 +43,7 @@ class Setup:
     skip_missing: bool = False
 
     def corpus(self, name: str) -> Path:
-        """The file of that name in the first folder that has it; in the first folder if none has."""
+        """Return the path in the first folder that contains the file, or in the first folder if none does."""
         paths = [folder / name for folder in self.corpus_dirs]
         return next((path for path in paths if path.is_file()), paths[0])
 
@@ -55,7 +53,7 @@ class Setup:
 
 @dataclass(frozen=True)
 class Job:
-    """A cell with one seed: a folder, and the flags of the two commands that fill it."""
+    """A cell with one seed: its folder and the flags of its two commands."""
 
     cell: Cell
     seed: int | None  # None: nothing is trained
@@ -63,7 +61,7 @@ class Job:
     train: Flags  # of run_mirror.py; empty: nothing is trained
     evaluate: Flags  # of run_eval.py
     corpora: dict[str, str]  # file name -> SHA-256
-    texts: int  # trained on, all epochs together
+    texts: int  # number of training texts, summed over epochs
 
     @property
     def name(self) -> str:
@@ -71,21 +69,25 @@ class Job:
 
     @property
     def identity(self) -> dict:
-        """What a finished cell must have been run with to stand for this job: everything but places."""
-        places = ("output_dir", "data_dir", "train_file", "isotropy_texts")
+        """All settings that a finished cell must share with this job to be reused: everything except paths."""
+        paths = ("output_dir", "data_dir", "train_file", "isotropy_texts")
         flags = {
-            script: {key: values for key, values in sorted(given.items()) if key not in places}
+            script: {key: values for key, values in sorted(given.items()) if key not in paths}
             for script, given in (("run_mirror.py", self.train), ("run_eval.py", self.evaluate))
         }
         return flags | {"corpora": self.corpora}
 
 
 def make_jobs(study: Study, setup: Setup) -> tuple[list[Job], list[str]]:
-    """The jobs of a study, seeds innermost, and a line for each reason why cells are left out, or parts of them.
+    """Build the jobs of a study.
+
+    Returns:
+        The jobs, with the seeds of a cell one after the other, and one line per reason why cells or tasks are left
+        out.
 
     Raises:
-        InputError: data or a corpus is missing and not to be skipped, a model that cannot be read, or a flag after
-            `--` that the study itself varies or the runner sets.
+        InputError: data or a corpus is missing and `skip_missing` is not set, a model cannot be read, or a flag after
+            `--` is varied by the study or set by run_study.py.
     """
     check_extra(study, setup.extra)
     jobs: list[Job] = []
@@ -103,49 +105,49 @@ def make_jobs(study: Study, setup: Setup) -> tuple[list[Job], list[str]]:
 
 
 def check_extra(study: Study, extra: Flags) -> None:
-    """Refuse flags that would undo what the study compares.
+    """Check the flags given after `--`.
 
     Raises:
-        InputError
+        InputError: a flag is varied by the study or set by run_study.py.
     """
     cells = [cell for cell in study.cells if cell.corpora]
     for key in extra:
         if key in OWN_FLAGS:
             raise InputError(f"--{key} after -- is set by run_study.py itself; leave it out")
         if key == "max_train_samples":
-            raise InputError("--max_train_samples goes before the --")
+            raise InputError("--max_train_samples must be given before the --")
         seen = {str(cell.pooling if key == "pooling" else _flag_of(cell, key)) for cell in cells}
         if len(seen) > 1:
-            raise InputError(f"--{key} after -- is what this study varies; leave it out")
+            raise InputError(f"--{key} after -- is varied by this study; leave it out")
 
 
 def cell_name(cell: Cell, seed: int | None = None) -> str:
-    """The name of a cell's folder."""
+    """Return the name of a cell's folder."""
     parts = [file_name(cell.row.replace("- ", "minus "))]
     parts += [file_name(cell.part)] if cell.part else []
     return "-".join(parts + ([f"seed{seed}"] if seed is not None else []))
 
 
 def as_arguments(flags: Flags) -> list[str]:
-    """Flags as a command line."""
+    """Convert flags to a command line."""
     return [item for key, values in flags.items() for item in (f"--{key}", *values)]
 
 
 @cache
 def model_type(model: str) -> str:
-    """`bert`, `roberta`, ... of a Hub id or folder.
+    """Return the model type (`bert`, `roberta`, ...) of a Hub id or folder.
 
     Raises:
-        InputError: it has no readable configuration.
+        InputError: the configuration cannot be read.
     """
     try:
         return AutoConfig.from_pretrained(model).model_type
     except (OSError, ValueError) as error:
-        raise InputError(f"--model_name_or_path {model}: {' '.join(str(error).split())[:200]}") from error
+        raise InputError(f"--model_name_or_path {model}: {one_line(error, 200)}") from error
 
 
 def family(model: str) -> str:
-    """Which of the paper's systems to set a model beside: roberta, mbert, pubmedbert or, for any other, bert."""
+    """Return the paper's system to compare a model with: roberta, mbert, pubmedbert or, for any other model, bert."""
     if model_type(model) in CLS_FAMILIES:
         return "roberta"
     name = Path(model).name.lower()
@@ -157,17 +159,20 @@ def _flag_of(cell: Cell, key: str) -> object:
 
 
 def _available(cell: Cell, setup: Setup) -> tuple[Cell, str]:
-    """`cell` with the tasks that can be run, maybe none, and why its corpora do not do, if so.
+    """Restrict a cell to the tasks that can be run.
+
+    Returns:
+        The cell, with no tasks if its corpora cannot be used, and the reason in that case.
 
     Raises:
-        InputError: something is missing and not to be skipped.
+        InputError: a corpus or data is missing and `skip_missing` is not set.
     """
     limit, asked = setup.max_train_samples, cell.flags.get("max_train_samples")
     if limit and asked and asked > limit:
         return replace(cell, tasks=()), f"{asked:,} texts are more than --max_train_samples {limit}"
     if reason := _missing_corpus(cell, setup):
         if not setup.skip_missing:
-            raise InputError(f"{reason}; --skip_missing goes on without")
+            raise InputError(f"{reason}; --skip_missing leaves out such cells")
         return replace(cell, tasks=()), reason
     texts = str(setup.corpus(cell.isotropy_texts)) if cell.isotropy_texts else None
     return replace(cell, tasks=_tasks_with_data(cell.tasks, setup.data_dir, setup.skip_missing, texts)), ""
@@ -185,19 +190,21 @@ def _missing_corpus(cell: Cell, setup: Setup) -> str:
         if not path.is_file():
             return f"no corpus {path} ({how_to_make(name)})"
     asked = cell.flags.get("max_train_samples", 0)
-    there = sum(corpus_facts(setup.corpus(name))[0] for name in cell.corpora)
-    return f"{' '.join(cell.corpora)}: {there:,} distinct texts, {asked:,} are needed" if there < asked else ""
+    available = sum(corpus_facts(setup.corpus(name))[0] for name in cell.corpora)
+    if available >= asked:
+        return ""
+    return f"{' '.join(cell.corpora)}: {available:,} distinct texts, {asked:,} are needed"
 
 
 def how_to_make(corpus: str) -> str:
-    """Where a missing corpus comes from."""
-    script = next((script for part, script in MADE_BY if part in corpus), "sample_sentences.py")
-    return f"data_scripts/{script} makes one"
+    """Return which script creates a missing corpus."""
+    script = next((script for part, script in CORPUS_SCRIPTS if part in corpus), "sample_sentences.py")
+    return f"data_scripts/{script} creates it"
 
 
 @cache
 def corpus_facts(path: Path) -> tuple[int, str]:
-    """(distinct texts, SHA-256) of a text file."""
+    """Return the number of distinct texts and the SHA-256 of a text file."""
     content = path.read_bytes()
     return len({line.strip() for line in content.split(b"\n")} - {b""}), hashlib.sha256(content).hexdigest()
 
@@ -236,12 +243,10 @@ def _training_flags(cell: Cell, seed: int, folder: Path, setup: Setup) -> Flags:
 
 
 def _rate(key: str, value, model: str) -> tuple[str, object]:
-    """A multiple of the usual learning rate as the rate itself; other flags as they are."""
+    """Convert a multiple of the default learning rate to the rate itself; other flags are returned unchanged."""
     if key != RATE:
         return key, value
-    embedded = Path(model).resolve() == EMBEDDED_MODEL
-    usual = EMBEDDED_DEFAULTS["learning_rate"] if embedded else MirrorTrainingArguments.learning_rate
-    return "learning_rate", value * usual
+    return "learning_rate", value * default_learning_rate(model)
 
 
 def _evaluation_flags(cell: Cell, folder: Path, setup: Setup) -> Flags:
@@ -254,11 +259,11 @@ def _evaluation_flags(cell: Cell, folder: Path, setup: Setup) -> Flags:
         "published": ["none"],
         "no_cache": [],
     }
-    if not cell.corpora:  # a checkpoint of run_mirror.py says these itself
-        usual = LEVELS[cell.level]
-        pooling = usual.get("pooling") or default_pooling(model_type(model))
+    if not cell.corpora:  # checkpoints of run_mirror.py store these settings
+        preset = LEVELS[cell.level]
+        pooling = preset.get("pooling") or default_pooling(model_type(model))
         flags["pooling"] = [cell.pooling] if cell.pooling else setup.extra.get("pooling", [pooling])
-        flags["max_seq_length"] = setup.extra.get("max_seq_length", [str(usual["max_seq_length"])])
+        flags["max_seq_length"] = setup.extra.get("max_seq_length", [str(preset["max_seq_length"])])
     if cell.isotropy_texts:
         flags["isotropy_texts"] = [str(setup.corpus(cell.isotropy_texts))]
     return flags
@@ -269,11 +274,11 @@ def _limit(cell: Cell, setup: Setup) -> int | None:
 
 
 def _texts_seen(texts: int, cell: Cell, train: Flags) -> int:
-    """Texts that go through the training, from its flags; 0 if nothing is trained."""
+    """Compute the number of texts seen in training from its flags; 0 if nothing is trained."""
     if not train:
         return 0
     if steps := int(train.get("max_steps", ["0"])[0]):
-        batch = train.get("per_device_train_batch_size", [MirrorTrainingArguments.per_device_train_batch_size])
+        batch = train.get("per_device_train_batch_size", [MirrorConfig.per_device_train_batch_size])
         return max(0, steps) * int(batch[0])
     epochs = train.get("num_train_epochs", [LEVELS[cell.level]["num_train_epochs"]])
     return int(texts * float(epochs[0]))

@@ -1,4 +1,4 @@
-"""From the records of cells to numbers, and to table.md and results.csv: ours, published, difference."""
+"""Scores of a study, aggregated over seeds, and the content of table.md and results.csv."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AVERAGE = "average"
 
 @dataclass(frozen=True)
 class Score:
-    """One number a seed."""
+    """Values of one score, one per seed."""
 
     values: tuple[float, ...]
 
@@ -27,21 +27,24 @@ class Score:
 
     @property
     def std(self) -> float | None:
-        """Over seeds, of the sample (ddof 1); None for a single value."""
+        """Sample standard deviation over seeds (ddof 1); None for a single value."""
         return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
 
     def __str__(self) -> str:
         return f"{self.mean:.4f}" + ("" if self.std is None else f" ± {self.std:.4f}")
 
 
-Scores = dict[str, dict[str, Score]]  # row -> label of a column -> score
+Scores = dict[str, dict[str, Score]]  # row -> column label -> score
 
 
 def collect(study: Study, records: Sequence[dict]) -> Scores:
-    """Scores of every row and column that was run; with `study.average`, their mean in a last column.
+    """Collect the scores of all finished cells by row and column, with their mean if `study.average` is set.
 
-    A row's average is taken for each seed by itself, over the columns that any row has. A row that lacks one of them, so
-    far, has none.
+    The average of a row is computed for each seed over the columns that any row has. Seeds that lack one of these
+    columns have no average.
+
+    Args:
+        records: contents of `cell.json`.
     """
     by_seed: dict[str, dict] = {row: {} for row in study.rows}  # row -> seed -> label -> value
     for record in records:
@@ -58,7 +61,7 @@ def collect(study: Study, records: Sequence[dict]) -> Scores:
 
 
 def measured(study: Study, record: dict) -> list[tuple[Column, float]]:
-    """The columns that a cell fills, and with what."""
+    """Return the columns that a cell fills, with their values."""
     return [
         (column, record["tasks"][column.task][column.field])
         for column in study.columns
@@ -72,21 +75,25 @@ def _over_seeds(labels: Sequence[str], seeds: Mapping) -> dict[str, Score]:
 
 
 def shown_columns(study: Study, scores: Scores) -> list[str]:
-    """Labels with a score in any row, in the study's order."""
+    """Return the labels of the columns with a score in any row, in the study's order."""
     labels = [*(column.label for column in study.columns), *([AVERAGE] if study.average else [])]
     return [label for label in labels if any(label in of_row for of_row in scores.values())]
 
 
-def head(study: Study, labels: Sequence[str], label: str) -> str:
-    """What stands over a column: an average over fewer columns than the paper's says so."""
+def column_header(study: Study, labels: Sequence[str], label: str) -> str:
+    """Return the header of a column; an average over fewer columns than in the paper says how many."""
     parts = [shown for shown in labels if shown != AVERAGE]
     return f"{label} of {len(parts)}" if label == AVERAGE and len(parts) < len(study.columns) else label
 
 
 def published_scores(study: Study, labels: Sequence[str], row: str, family: str) -> dict[str, float]:
-    """What the paper prints for a row; its average over the columns shown where it prints them all.
+    """Return the published scores of a row, with their average over the shown columns.
 
-    An average that the paper prints without its parts stands only if all columns are shown.
+    An average that the paper reports without its parts is returned only if all columns are shown.
+
+    Args:
+        labels: labels of the shown columns.
+        family: model family, see `mirror.studies.plan.family`.
     """
     printed = study.published.get(family, {}).get(row, {})
     found = {label: printed[label] for label in labels if label in printed and label != AVERAGE}
@@ -100,10 +107,10 @@ def published_scores(study: Study, labels: Sequence[str], row: str, family: str)
 
 
 def format_table(study: Study, scores: Scores, family: str) -> str:
-    """A Markdown table: for each row ours, and beneath it the published numbers and the difference."""
+    """Format a Markdown table: for each row our scores, the published scores and the difference."""
     labels = shown_columns(study, scores)
-    heads = [head(study, labels, label) for label in labels]
-    lines = ["| | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
+    headers = [column_header(study, labels, label) for label in labels]
+    lines = ["| | " + " | ".join(headers) + " |", "| --- |" + " ---: |" * len(headers)]
     for row in study.rows:
         ours = scores[row]
         lines.append(_line(row, [str(ours[label]) if label in ours else "" for label in labels]))
@@ -118,13 +125,13 @@ def format_table(study: Study, scores: Scores, family: str) -> str:
 
 
 def best_row(study: Study, scores: Scores) -> str | None:
-    """The row with the highest mean on the study's dev column."""
+    """Return the row with the highest mean on the study's dev column, or None if it was not scored."""
     scored = {row: of_row[study.choose_on].mean for row, of_row in scores.items() if study.choose_on in of_row}
     return max(scored, key=scored.get) if scored else None
 
 
 def format_csv(study: Study, records: Sequence[dict]) -> str:
-    """One line for each cell, seed and column."""
+    """Format results.csv: one line per cell, seed and column."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("row", "part", "seed", "column", "task", "field", "score", "seconds"))

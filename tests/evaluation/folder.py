@@ -1,4 +1,4 @@
-"""Small data folders in the harness's own layout, with vectors whose cosines are known beforehand."""
+"""Small data folders in the layout of the tasks, and a fake encoder with known cosines."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ def write_tsv(path: Path, header: Sequence[str], rows: Iterable[Sequence]) -> Pa
 
 
 def pairs(count: int, top: float = 5.0) -> list[tuple[str, str, float]]:
-    """Row n is ("a n", "b n", score), the score falling evenly from `top` to 0: as the cosine of `on_a_circle` does."""
+    """Return rows ("a n", "b n", score) whose scores decrease evenly from `top` to 0; so do cosines of `on_a_circle`."""
     return [(f"a {n}", f"b {n}", round(top * (1 - n / (count - 1)), 6)) for n in range(count)]
 
 
 def on_a_circle(texts: Sequence[str]) -> np.ndarray:
-    """(N, 2): "a n" points along x, "b n" is turned away from it by n thousandths of a radian."""
+    """Encode "a n" as the x axis and "b n" at an angle of n/1000 radian from it; (N, 2)."""
     angles = np.array([0.001 * int(text.split()[1]) if text.startswith("b") else 0.0 for text in texts])
     return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation import amazon
 from tests.evaluation.folder import write_tsv
 
@@ -15,7 +15,7 @@ def test_features_are_u_v_difference_and_product():
 
 @pytest.fixture
 def reviews(tmp_path):
-    """Every file has 2,000 reviews with 1, 2, 4 and 5 stars in turn; the summary names them."""
+    """Every file has 2,000 reviews with 1, 2, 4, 5, 1, ... stars; the summary contains the number of stars."""
     for file in (*amazon.TRAIN.values(), *amazon.TEST.values()):
         language = file.path.split("/")[1][:2]
         stars = [(1, 2, 4, 5)[n % 4] for n in range(2000)]
@@ -25,7 +25,7 @@ def reviews(tmp_path):
 
 
 def encode(texts):
-    """A text's sentiment is along x; in French it is upside down, in Japanese it is not there."""
+    """Encode the sentiment along x: as it is in English and German, inverted in French, absent in Japanese."""
     sign = {"en": 1, "de": 1, "fr": -1, "jp": 0, "text": 0}
     words = [text.split() for text in texts]
     along = [sign[kind] * (int(number) - 3) for kind, number in words]
@@ -33,7 +33,7 @@ def encode(texts):
     return np.column_stack([along, noise]).astype(np.float32)
 
 
-def test_a_probe_of_english_reads_german_right_french_wrong_and_japanese_not_at_all(reviews):
+def test_accuracy_of_an_english_probe_on_each_language(reviews):
     [task] = amazon.tasks(reviews)
     task.check(reviews)
     fields = task.score(encode, reviews)
@@ -53,7 +53,7 @@ def test_three_stars_are_not_positive(reviews):
     assert amazon.is_positive(file, reviews)[:4].tolist() == [False, True, False, True]
 
 
-def test_a_rating_that_is_none(reviews):
+def test_an_invalid_rating_is_an_error(reviews):
     file = amazon.TEST["de", "dvd"]
     rows = [("1", "4", "de 4", "text 0")] * 1999 + [("1", "six", "de 4", "text 0")]
     write_tsv(reviews / file.path, ("label", "rating", "summary", "text"), rows)

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 import run_eval
-from mirror.encoder import Encoder
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation import amazon_tuned
 from mirror.evaluation.amazon import TEST, TRAIN
 from mirror.evaluation.catalogue import all_groups, all_tasks
 from mirror.evaluation.run import PreparedTask
+from mirror.modeling.encoder import Encoder
 from tests.evaluation.folder import write_tsv
 
 
@@ -23,10 +23,10 @@ REVIEWS = 96
 
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
-    """Two short reviews, good and bad, over and over; upside down in French, all the same in Japanese."""
+    """A positive and a negative review, repeated; inverted in French, both positive in Japanese."""
     monkeypatch.setattr(amazon_tuned, "TRAIN", {key: replace(file, rows=()) for key, file in TRAIN.items()})
     monkeypatch.setattr(amazon_tuned, "TEST", {key: replace(file, rows=()) for key, file in TEST.items()})
-    monkeypatch.setattr(amazon_tuned, "LEARNING_RATE", 2e-3)  # the model is tiny and the reviews are few
+    monkeypatch.setattr(amazon_tuned, "LEARNING_RATE", 2e-3)  # higher, because the model and the data are tiny
     for file in (*TRAIN.values(), *TEST.values()):
         language = file.path.split("/")[1][:2]
         rows = []
@@ -43,14 +43,14 @@ def parameters(model) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten().clone() for parameter in model.parameters()])
 
 
-def test_two_runs_agree_and_leave_the_encoder_and_the_random_state_alone(bert_folder, prepared):
+def test_scoring_is_deterministic_and_changes_neither_encoder_nor_random_state(bert_folder, prepared):
     encoder = Encoder.from_pretrained(bert_folder, "mean", 16, device="cpu")
     before, state = parameters(encoder.model), torch.get_rng_state()
     one = prepared.score(encoder.encode, encoder)
     assert torch.equal(parameters(encoder.model), before)
     assert not encoder.model.training
     assert torch.equal(torch.get_rng_state(), state)
-    torch.manual_seed(7)  # the caller's seed has no part in it
+    torch.manual_seed(7)  # the result does not depend on the caller's seed
     two = prepared.score(encoder.encode, encoder)
     assert {**one, "seconds": 0} == {**two, "seconds": 0}
 
@@ -70,7 +70,7 @@ def test_every_layer_of_the_copy_is_trained_in_float32(bert_folder, pooling, dty
     assert torch.equal(parameters(classifier), parameters(again))
     for (name, trained), old in zip(classifier.model.named_parameters(), before, strict=True):
         assert trained.dtype == torch.float32
-        # Adam moves by some 2e-5 a step wherever there is a gradient; softmax gives none to the bias of the keys.
+        # Adam moves weights with a gradient by about 2e-5 per step; the bias of the keys has none (softmax).
         assert name.endswith("key.bias") or (trained - old).abs().max() > 1e-5, name
 
 
@@ -87,13 +87,13 @@ def test_a_dense_layer_after_pooling_is_copied_and_trained_too(bert_folder):
     assert (parameters(classifier.head) - before).abs().max() > 1e-5
 
 
-def test_encode_alone_is_not_enough_for_it(prepared):
+def test_scoring_without_the_encoder_is_an_error(prepared):
     with pytest.raises(InputError, match="task amazon_zero_shot_tuned trains a copy of the encoder"):
         prepared.score(lambda texts: np.zeros((len(texts), 2)))
 
 
 @pytest.mark.parametrize("flag", ["--truncate_dim", "--remove_components"])
-def test_what_changes_frozen_vectors_is_refused(prepared, tmp_path, monkeypatch, flag):
+def test_transformations_of_embeddings_are_refused(prepared, tmp_path, monkeypatch, flag):
     flags = ["--model_name_or_path", "none", "--tasks", prepared.name, "--data_dir", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["run_eval.py", *flags, "--output_dir", str(tmp_path / "out"), flag, "2"])
     with pytest.raises(InputError, match="amazon_zero_shot_tuned trains the encoder; leave out --truncate_dim"):
@@ -101,7 +101,7 @@ def test_what_changes_frozen_vectors_is_refused(prepared, tmp_path, monkeypatch,
     assert not (tmp_path / "out").exists()
 
 
-def test_run_eval_hands_the_encoder_on(bert_folder, prepared, tmp_path, monkeypatch):
+def test_run_eval_passes_the_encoder(bert_folder, prepared, tmp_path, monkeypatch):
     flags = [
         "--model_name_or_path",
         bert_folder,
@@ -120,7 +120,7 @@ def test_run_eval_hands_the_encoder_on(bert_folder, prepared, tmp_path, monkeypa
     assert record["tasks"][prepared.name]["accuracy"]["en"] == 1
 
 
-def test_it_is_a_task_of_no_group(tmp_path):
+def test_the_task_is_in_no_group(tmp_path):
     tasks = all_tasks(tmp_path)
     assert [name for name, task in tasks.items() if task.trains] == ["amazon_zero_shot_tuned"]
     assert all("amazon_zero_shot_tuned" not in members for members in all_groups(tasks).values())

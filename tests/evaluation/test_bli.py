@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import ortho_group
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
+from mirror.common.nearest_neighbors import gold_ranks, mean_top_k, top_k, unit_length
 from mirror.evaluation import bli
-from mirror.evaluation.search import gold_ranks, mean_top_k, top_k, unit_length
 from tests.evaluation.folder import write_tsv
 
 
@@ -18,7 +18,7 @@ def cloud(count: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def test_csls_on_three_words_by_hand():
-    """Cosines of three queries (rows) to three entries; entry 0 is a hub: the nearest of all three queries.
+    """Cosines of three queries (rows) to three entries; entry 0 is a hub, the nearest neighbour of all three queries.
 
          e0   e1   e2
     q0  .96   .8    0
@@ -30,11 +30,11 @@ def test_csls_on_three_words_by_hand():
     augmented, r = bli.csls_entries(queries, entries, k=1), [0.96, 0.8, 0.28]
     np.testing.assert_allclose(augmented[:, 3], r, atol=1e-6)
     scores = bli.csls_queries(queries) @ augmented.T
-    by_hand = 2 * (queries @ entries.T) - np.array(r)  # r of the query is the same for all three entries
+    by_hand = 2 * (queries @ entries.T) - np.array(r)  # r of a query is the same for all three entries
     np.testing.assert_allclose(scores, by_hand, atol=1e-6)
     np.testing.assert_allclose(scores[2], [0.56 - 0.96, -0.8, 0.56 - 0.28], atol=1e-6)
-    assert top_k(queries, entries, 1)[1][2, 0] == 0  # cosine: the hub, by lowest index
-    assert scores[2].argmax() == 2  # CSLS: the entry that is nobody else's neighbour
+    assert top_k(queries, entries, 1)[1][2, 0] == 0  # cosine: the hub, as the lowest index of the tie
+    assert scores[2].argmax() == 2  # CSLS: the entry that is not a neighbour of other queries
 
 
 def test_csls_is_conneaus_formula_up_to_a_constant_of_the_query():
@@ -43,7 +43,7 @@ def test_csls_is_conneaus_formula_up_to_a_constant_of_the_query():
     ours = bli.csls_queries(queries) @ bli.csls_entries(queries, entries).T
     difference = ours - full
     np.testing.assert_allclose(difference, np.repeat(difference[:, :1], 30, axis=1), atol=1e-5)
-    assert np.ptp(difference[:, 0]) > 0.01  # the constants do differ, so the comparison is not of equal matrices
+    assert np.ptp(difference[:, 0]) > 0.01  # the constants differ, so the matrices are not equal
 
 
 def test_procrustes_recovers_a_rotation():
@@ -56,7 +56,7 @@ def test_procrustes_recovers_a_rotation():
 def test_normalise_centres_and_gives_unit_length():
     vectors = bli.normalise(cloud(100, 5) + 3)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
-    assert np.linalg.norm(vectors.mean(axis=0)) < 0.2  # it was nearly 1 before
+    assert np.linalg.norm(vectors.mean(axis=0)) < 0.2  # nearly 1 before
 
 
 def test_self_learning_recovers_a_rotation_from_a_poor_start():
@@ -74,13 +74,13 @@ def test_self_learning_recovers_a_rotation_from_a_poor_start():
 
 
 def dictionaries(folder, train="train5k", rows=5000):
-    """Words n and nx translate each other; the 2,000 test words come after the training words."""
+    """Write dictionaries in which word "wn" translates to "xn"; the 2,000 test words follow the training words."""
     write_tsv(folder / f"bli/aa-bb.{train}.tsv", PAIR, [(f"w{n}", f"x{n}") for n in range(rows)])
     write_tsv(folder / "bli/aa-bb.test2k.tsv", PAIR, [(f"w{n}", f"x{n}") for n in range(rows, rows + 2000)])
 
 
 class Rotated:
-    """Language x is language w, rotated; words with numbers from 6,000 on have no translation in common."""
+    """A fake encoder: language x is language w rotated; words from number 6,000 on are not translations."""
 
     def __init__(self, width: int = 16):
         self.words, self.rotation = cloud(8000, width), ortho_group.rvs(width, random_state=1).astype(np.float32)
@@ -96,7 +96,7 @@ def task_of(folder, name="bli_aa_bb", **options):
     return {task.name: task for task in bli.tasks(folder, **options)}[name]
 
 
-def test_a_rotated_language_is_translated_but_for_the_words_that_are_not_in_it(tmp_path):
+def test_half_of_the_words_of_a_rotated_language_are_translated(tmp_path):
     dictionaries(tmp_path)
     task = task_of(tmp_path)
     task.check(tmp_path)
@@ -109,7 +109,7 @@ def test_a_rotated_language_is_translated_but_for_the_words_that_are_not_in_it(t
     assert "train5k" in task.protocol and "train1k" not in fields
 
 
-def test_the_small_dictionary_alone_will_do(tmp_path):
+def test_the_small_dictionary_is_used_if_it_is_the_only_one(tmp_path):
     dictionaries(tmp_path, "train1k", 1000)
     fields = task_of(tmp_path).score(Rotated(), tmp_path)
     assert fields["main_score"] == fields["train1k"]["csls"]["accuracy@1"] > 0.95
@@ -144,7 +144,7 @@ def test_self_learning_is_named_in_the_protocol(tmp_path):
     assert "self-learning" not in task_of(tmp_path, "bli_en_fr").protocol
 
 
-def test_a_short_dictionary_is_named(tmp_path):
+def test_a_truncated_dictionary_is_reported(tmp_path):
     dictionaries(tmp_path, rows=10)
     with pytest.raises(InputError, match=r"aa-bb\.train5k\.tsv has 10 rows, expected 5,000"):
         task_of(tmp_path).check(tmp_path)

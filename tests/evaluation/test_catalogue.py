@@ -2,20 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import all_groups, all_tasks, listing, resolve
 from mirror.evaluation.sts import WORDS
 from tests.evaluation.folder import pairs, write_tsv
 
 
-CONTRACT_TASKS = """
+DOCUMENTED_TASKS = """
     sts12 sts13 sts14 sts15 sts16 stsb stsb_dev sickr sickr_full sts17_es sts17_ar sts_ru
     simlex999 simverb3500 men ws353 rw rg65 mturk287 mturk771 multisimlex_eng multisimlex_eng_fra bli_en_fr qnli
     bel_ncbi bel_bc5cdr_disease bel_bc5cdr_chemical bel_askapatient bel_cometa xlbel_de
     transfer_mr transfer_cr transfer_subj transfer_mpqa transfer_sst2 transfer_trec transfer_mrpc transfer_sicke
-    transfer_sickr tatoeba_fra amazon_zero_shot amazon_zero_shot_tuned language_bias qqp_cosine isotropy docs_search docs_search_dev
+    transfer_sickr tatoeba_fra amazon_zero_shot amazon_zero_shot_tuned language_bias qqp_cosine isotropy
+    docs_search docs_search_dev
 """.split()
-CONTRACT_GROUPS = "sts multilingual_sts word multisimlex multisimlex_cross bli bel xlbel transfer tatoeba".split()
+DOCUMENTED_GROUPS = "sts multilingual_sts word multisimlex multisimlex_cross bli bel xlbel transfer tatoeba".split()
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +24,9 @@ def tasks(tmp_path_factory):
     return all_tasks(tmp_path_factory.mktemp("empty"))
 
 
-def test_every_name_of_the_contract_is_known_without_data(tasks):
-    assert set(CONTRACT_TASKS) <= tasks.keys()
-    assert set(CONTRACT_GROUPS) <= all_groups(tasks).keys()
+def test_every_documented_name_is_known_without_data(tasks):
+    assert set(DOCUMENTED_TASKS) <= tasks.keys()
+    assert set(DOCUMENTED_GROUPS) <= all_groups(tasks).keys()
     assert all(name == task.name and task.metric and task.protocol for name, task in tasks.items())
 
 
@@ -43,12 +44,12 @@ def test_groups_and_tasks_resolve_in_order_each_once(tasks):
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("simlex99", "simlex999"), ("multilingual-sts", "multilingual_sts")])
-def test_an_unknown_name_gets_the_nearest(tasks, wrong, right):
+def test_an_unknown_name_suggests_the_most_similar(tasks, wrong, right):
     with pytest.raises(InputError, match=f"unknown task '{wrong}'; did you mean '{right}'"):
         resolve([wrong], tasks)
 
 
-def test_the_listing_says_what_is_there(tmp_path):
+def test_the_listing_marks_available_tasks(tmp_path):
     write_tsv(tmp_path / "wordsim/rg65.tsv", (*WORDS, "score"), pairs(65, top=4))
     lines = {line[4:].split(" ")[0]: line for line in listing(all_tasks(tmp_path), tmp_path).splitlines()}
     assert lines["rg65"].startswith("  x")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.components import fit_components, remove_components, removing_components
 
 
@@ -16,12 +16,12 @@ def test_the_first_component_of_a_flat_cloud():
     )
 
 
-def test_not_centred_so_that_the_first_is_the_common_direction():
+def test_vectors_are_not_centred():
     vectors = np.array([[5, 1], [5, -1], [5, 0.5], [5, -0.5]], dtype=np.float32)
     np.testing.assert_allclose(np.abs(fit_components(vectors, 1)), [[1, 0]], atol=1e-6)
 
 
-def test_what_is_removed_is_gone_and_the_components_are_the_svds():
+def test_components_equal_those_of_an_svd_and_are_removed():
     vectors = np.random.default_rng(0).normal(size=(60, 8)).astype(np.float32)
     components = fit_components(vectors, 3)
     _, _, right = np.linalg.svd(vectors, full_matrices=False)
@@ -32,8 +32,8 @@ def test_what_is_removed_is_gone_and_the_components_are_the_svds():
     assert left_over.dtype == np.float32
 
 
-def test_each_call_is_a_language_of_its_own():
-    """Language 0 sits at +10 on the x axis, language 1 at +10 on the y axis; the meaning is on the z axis."""
+def test_components_are_fitted_separately_for_each_call():
+    """Language 0 is at +10 on the x axis, language 1 at +10 on the y axis; the meaning is on the z axis."""
 
     def encode(texts):
         return np.array([[10 * (t[0] == "0"), 10 * (t[0] == "1"), float(t[1:])] for t in texts], dtype=np.float32)
@@ -47,6 +47,6 @@ def test_each_call_is_a_language_of_its_own():
 
 
 @pytest.mark.parametrize("count", [0, 4])
-def test_as_many_components_as_there_are_vectors_at_most(count):
+def test_an_invalid_number_of_components_is_an_error(count):
     with pytest.raises(InputError, match=f"cannot fit {count} principal components to 3 vectors of 5 dimensions"):
         fit_components(np.ones((3, 5), dtype=np.float32), count)

@@ -5,12 +5,12 @@ import hashlib
 import numpy as np
 import pytest
 
-from mirror.docstrings import Docstring
-from mirror.errors import InputError
+from mirror.common.errors import InputError
+from mirror.data.docstring_corpus import Docstring
 from mirror.evaluation import docs_search
 
 
-def made_up_pairs(count: int) -> tuple[tuple[str, str], ...]:
+def synthetic_pairs(count: int) -> tuple[tuple[str, str], ...]:
     return tuple((f"name {n}", f"Summary of number {n}.") for n in range(count))
 
 
@@ -18,7 +18,7 @@ DIRECTIONS = np.random.default_rng(0).standard_normal((3000, 64)).astype(np.floa
 
 
 def almost_right(texts) -> np.ndarray:
-    """(N, 64): a name and its summary share a direction, but names 0 and 1 are nearer to each other's."""
+    """Encode a name and its summary in the same direction, except names 0 and 1, which are swapped; (N, 64)."""
     numbers = np.array([int(text.strip(".").split()[-1]) for text in texts])
     vectors = DIRECTIONS[numbers].copy()
     for row, text in enumerate(texts):
@@ -28,10 +28,10 @@ def almost_right(texts) -> np.ndarray:
 
 
 def test_ranks_become_accuracy_and_mrr():
-    pairs = made_up_pairs(3000)
+    pairs = synthetic_pairs(3000)
     fields = docs_search.score_search(almost_right, pairs)
     assert fields["num_examples"] == 3000
-    # All but the two swapped names find their own summary; those two find it in second place.
+    # All names retrieve their own summary except the two swapped ones, for which it is second.
     assert fields["main_score"] == fields["accuracy@1"] == pytest.approx(2998 / 3000)
     assert fields["accuracy@5"] == 1
     assert fields["mrr"] == pytest.approx((2998 + 2 * 0.5) / 3000)
@@ -39,10 +39,10 @@ def test_ranks_become_accuracy_and_mrr():
     assert len(fields["data_sha256"]) == len(hashlib.sha256().hexdigest())
 
 
-def test_the_lexical_baseline_is_reported_and_works():
-    fields = docs_search.score_search(almost_right, made_up_pairs(3000))
+def test_the_lexical_baseline_is_reported():
+    fields = docs_search.score_search(almost_right, synthetic_pairs(3000))
     assert set(fields["tfidf"]) == {"accuracy@1", "accuracy@5", "mrr"}
-    # Numbers of two digits or more are words of their own to TF-IDF; only the ten single digits are lost on it.
+    # TF-IDF tokenises numbers of two or more digits as words and ignores the ten single digits.
     assert fields["tfidf"]["accuracy@1"] == pytest.approx(2991 / 3000)
 
 
@@ -55,12 +55,12 @@ def test_lexical_ranks_by_hand():
 
 def test_too_few_pairs_are_refused():
     with pytest.raises(InputError, match=r"found 2,999 documented names on this machine and needs 3,000"):
-        docs_search.score_search(almost_right, made_up_pairs(2999))
+        docs_search.score_search(almost_right, synthetic_pairs(2999))
 
 
 def test_each_task_searches_its_own_part(monkeypatch):
     entries = [Docstring(f"name {n}", f"Summary {n}.", ()) for n in range(200)]
-    monkeypatch.setattr(docs_search.docstrings, "collect", lambda: entries)
+    monkeypatch.setattr(docs_search.docstring_corpus, "collect", lambda: entries)
     docs_search.docstrings_here.cache_clear()
     docs_search.pairs_of.cache_clear()
     parts = {part: [name for name, _ in docs_search.pairs_of(part)] for part in ("test", "dev")}

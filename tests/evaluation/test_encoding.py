@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirror.encoder import Encoder
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.encoding import EncodeSettings, describe, make_encode, truncated
+from mirror.modeling.encoder import Encoder
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -20,18 +20,18 @@ def encoder(bert_folder) -> Encoder:
     return Encoder.from_pretrained(bert_folder, "mean")
 
 
-def test_plain_settings_are_the_encoder_itself(encoder, sentences):
+def test_default_settings_do_not_change_the_vectors(encoder, sentences):
     np.testing.assert_array_equal(make_encode(encoder, EncodeSettings())(sentences[:9]), encoder.encode(sentences[:9]))
 
 
-def test_the_cache_holds_whole_vectors_whatever_is_done_to_them(encoder, sentences, tmp_path, monkeypatch):
-    whole = make_encode(encoder, EncodeSettings(cache_dir=str(tmp_path)))(sentences[:9])
-    monkeypatch.setattr(encoder, "forward", None)  # from here on, nothing can be encoded
-    cut = make_encode(encoder, EncodeSettings(cache_dir=str(tmp_path), truncate_dim=5))(sentences[:9])
-    np.testing.assert_array_equal(cut, whole[:, :5])
+def test_the_cache_stores_untransformed_vectors(encoder, sentences, tmp_path, monkeypatch):
+    full = make_encode(encoder, EncodeSettings(cache_dir=str(tmp_path)))(sentences[:9])
+    monkeypatch.setattr(encoder, "forward", None)  # from here on, encoding raises an error
+    short = make_encode(encoder, EncodeSettings(cache_dir=str(tmp_path), truncate_dim=5))(sentences[:9])
+    np.testing.assert_array_equal(short, full[:, :5])
 
 
-def test_more_dimensions_than_there_are_cannot_be_kept(encoder):
+def test_truncating_to_more_dimensions_is_an_error(encoder):
     with pytest.raises(InputError, match=r"--truncate_dim 33: the vectors have 32 dimensions"):
         make_encode(encoder, EncodeSettings(truncate_dim=33))
 
@@ -42,7 +42,7 @@ def test_truncated_vectors_are_contiguous(encoder):
     assert vectors.flags.c_contiguous
 
 
-def test_components_of_a_file_are_taken_out_of_every_text(encoder, sentences, tmp_path):
+def test_components_of_a_file_are_removed_from_every_text(encoder, sentences, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join(sentences[:40]), encoding="utf-8")
     before = encoder.encode(sentences[:40])
@@ -58,12 +58,12 @@ def test_components_of_each_call_need_no_file(encoder, sentences):
     assert not np.allclose(encode(sentences[:20])[0], encode([sentences[0], *sentences[30:50]])[0], atol=1e-3)
 
 
-def test_a_missing_file_of_texts_is_named(encoder):
+def test_a_missing_file_of_texts_is_reported(encoder):
     with pytest.raises(InputError, match="nowhere.txt"):
         make_encode(encoder, EncodeSettings(remove_components=1, fit_on="nowhere.txt"))
 
 
-def test_the_record_says_how_vectors_were_made(encoder):
+def test_the_record_contains_the_settings(encoder):
     record = describe("some/model", encoder, "float32", EncodeSettings(truncate_dim=8, remove_components=2))
     assert record["model_name_or_path"] == "some/model"
     assert (record["pooling"], record["max_seq_length"], record["dtype"]) == ("mean", 64, "float32")
@@ -71,7 +71,7 @@ def test_the_record_says_how_vectors_were_made(encoder):
     assert {"python", "torch", "transformers"} <= record["versions"].keys()
 
 
-def test_two_processes_share_the_work_and_both_get_everything(bert_folder, encoder, sentences, tmp_path):
+def test_two_processes_share_the_encoding_and_both_get_all_vectors(bert_folder, encoder, sentences, tmp_path):
     texts = sentences[:58] + sentences[:10]
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
     command = [*(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation import geometry
 from tests.evaluation.folder import write_tsv
 
@@ -16,14 +16,14 @@ def test_an_isotropic_set_scores_one():
 
 
 def test_a_set_of_rank_one_by_hand():
-    """N vectors (3, 0): Z is N e^3 along the line and N across it, so IS is e^-3."""
+    """N vectors (3, 0): Z is N e^3 along the first axis and N along the second, so IS is e^-3."""
     vectors = np.tile([3.0, 0.0], (5, 1))
     assert geometry.isotropy_score(vectors, geometry.eigenvectors(vectors)) == pytest.approx(np.exp(-3))
     assert geometry.mean_vector_norm(vectors) == 3
     assert geometry.effective_rank(vectors) == pytest.approx(1)
 
 
-def test_long_vectors_neither_overflow_nor_vanish():
+def test_vectors_with_a_large_norm_neither_overflow_nor_underflow():
     vectors = np.tile([400.0, 0.0, 0.0], (4, 1))
     with np.errstate(all="raise"):
         score = geometry.isotropy_score(vectors, np.eye(3))
@@ -31,17 +31,17 @@ def test_long_vectors_neither_overflow_nor_vanish():
     assert score > 0
 
 
-def test_the_sign_of_an_eigenvector_does_not_decide(monkeypatch):
+def test_the_score_does_not_depend_on_the_sign_of_eigenvectors(monkeypatch):
     vectors = np.random.default_rng(0).normal(size=(50, 4)) + 1
     before = geometry.isotropy_score(vectors, geometry.eigenvectors(vectors))
     eigh = np.linalg.eigh
     monkeypatch.setattr(np.linalg, "eigh", lambda matrix: (eigh(matrix)[0], -eigh(matrix)[1]))
     assert geometry.isotropy_score(vectors, geometry.eigenvectors(vectors)) == before
     flipped = geometry.isotropy_score(vectors, -geometry.eigenvectors(vectors))
-    assert flipped != pytest.approx(before, rel=1e-3)  # it would decide otherwise
+    assert flipped != pytest.approx(before, rel=1e-3)  # without the sign convention it would
 
 
-def test_printed_values_are_of_the_rows_not_of_the_eigenvectors():
+def test_published_values_match_the_rows_of_the_eigenvector_matrix():
     """Mirror-BERT Table 14, BERT on words: mean-vector norm 13.79 and IS .043, in 768 dimensions."""
     generator = np.random.default_rng(0)
     mean = generator.normal(size=768)
@@ -49,20 +49,6 @@ def test_printed_values_are_of_the_rows_not_of_the_eigenvectors():
     directions = geometry.eigenvectors(vectors)
     assert geometry.isotropy_score(vectors, directions) < 1e-5
     assert geometry.isotropy_score(vectors, directions.T) == pytest.approx(0.043, abs=0.02)
-
-
-def test_alignment_and_uniformity_by_hand():
-    left, right = np.array([[2.0, 0], [0, 1]]), np.array([[0, 5.0], [0, 3]])
-    assert geometry.alignment(left, right) == pytest.approx((2 + 0) / 2)
-    assert geometry.uniformity(np.array([[1.0, 0], [0, 2], [-3, 0]])) == pytest.approx(
-        np.log((2 * np.exp(-4) + np.exp(-8)) / 3)
-    )
-    assert geometry.uniformity(np.ones((7, 3))) == pytest.approx(0)
-
-
-def test_uniformity_does_not_depend_on_the_blocks():
-    vectors = np.random.default_rng(0).normal(size=(25, 5))
-    assert geometry.uniformity(vectors, block_rows=4) == pytest.approx(geometry.uniformity(vectors))
 
 
 def test_effective_rank_of_unequal_directions():
@@ -75,7 +61,7 @@ def encode(texts):
     return np.stack([np.random.default_rng(list(text.encode())).normal(size=8) for text in texts]).astype(np.float32)
 
 
-def test_sts_b_test_is_the_default_and_gives_the_positives(tmp_path):
+def test_sts_b_test_is_the_default_and_provides_the_positive_pairs(tmp_path):
     rows = [("s", f"left {n}", f"right {n}", 5.0 if n < 30 else 4.0) for n in range(1379)]
     write_tsv(tmp_path / "sts/stsb_test.tsv", ("subset", "sentence1", "sentence2", "score"), rows)
     [task] = geometry.tasks(tmp_path)

@@ -8,7 +8,7 @@ from tests.evaluation.folder import write_tsv
 
 
 def test_matrix_counts_languages_of_entries():
-    """Two languages of four rows: entries 0-3 are the first language's, 4-7 the second's."""
+    """Two languages with four rows: entries 0-3 are in the first language, 4-7 in the second."""
     nearest = np.array([[4, 5, 6, 1], [5, 5, 7, 6]])
     np.testing.assert_array_equal(language_bias.language_matrix(nearest), [[0.25, 0.75], [0, 1]])
 
@@ -28,7 +28,7 @@ def test_neutrality_is_one_minus_the_distance_from_uniform_over_the_others(row, 
     assert language_bias.language_neutrality(matrix) == pytest.approx(neutrality)
 
 
-def test_rows_with_a_text_seen_before_are_left_out():
+def test_rows_with_a_duplicate_text_are_dropped():
     assert language_bias.distinct_rows([["a", "b", "a", "c"], ["x", "y", "z", "y"]]) == [0, 1]
     assert language_bias.distinct_rows([["a", "b", "c"], ["x", "y", "z"]]) == [0, 1, 2]
 
@@ -47,7 +47,7 @@ def folder(tmp_path):
 
 
 def encoder(language_weight: float):
-    """A random meaning a row, with a direction for the language of the given length beside it."""
+    """Return a fake encoder: a random vector per row, and a one-hot vector of the language with the given norm."""
     meanings = np.random.default_rng(0).normal(size=(2000, 24)) / np.sqrt(24)
 
     def encode(texts):
@@ -59,7 +59,7 @@ def encoder(language_weight: float):
     return encode
 
 
-def test_a_language_direction_costs_neutrality(tmp_path):
+def test_a_language_direction_reduces_neutrality(tmp_path):
     [task] = language_bias.tasks(folder(tmp_path))
     task.check(tmp_path)
     neutral, biased = (task.score(encoder(weight), tmp_path) for weight in (0.0, 3.0))

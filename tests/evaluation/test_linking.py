@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation import linking
 from tests.evaluation.folder import write_tsv
 
@@ -12,7 +12,7 @@ AXES = {"cold": 0, "flu": 1, "cancer": 2, "ulcer": 3, "coma": 4, "gout": 5, "ras
 
 
 def encode(texts):
-    """Each known word is an axis; "flu~cold" is flu with a little of cold."""
+    """Encode each known word as an axis; "flu~cold" is flu plus a smaller weight of cold."""
     vectors = np.zeros((len(texts), len(AXES)), dtype=np.float32)
     for row, text in enumerate(texts):
         for weight, word in zip((1, 0.5, 0.25, 0.125, 0.06, 0.03), text.split("~"), strict=False):
@@ -27,15 +27,15 @@ DICTIONARY = [("cold", "C1"), ("flu", "C2|D2"), ("cancer", "C3"), ("ulcer", "C4"
     ("mention", "gold", "rank"),
     [
         ("cold", "C1", 1),
-        ("flu", "D2", 1),  # one of the dictionary row's ids
-        ("flu", "X9|C2", 1),  # one of the mention's ids
-        ("flu", "X9|X8", 6),  # none: beyond the fifth
+        ("flu", "D2", 1),  # one of the ids of the dictionary row
+        ("flu", "X9|C2", 1),  # one of the ids of the mention
+        ("flu", "X9|X8", 6),  # no hit among the first five
         ("flu~cold", "C1", 2),
         ("flu~cold~cancer~ulcer~coma", "C5", 5),
         ("flu~cold~cancer~ulcer~coma~gout", "C6", 6),
-        ("cold|flu", "C1|C2", 1),  # a composite mention: both parts hit
-        ("cold|flu~cancer", "C1|C3", 2),  # as good as its worse part
-        ("coma|gout", "C5", 6),  # the second part finds gout, then the first four at cosine 0
+        ("cold|flu", "C1|C2", 1),  # a composite mention: both parts are hits
+        ("cold|flu~cancer", "C1|C3", 2),  # the rank of its worse part
+        ("coma|gout", "C5", 6),  # the second part retrieves gout, then the first four rows at cosine 0
     ],
 )
 def test_rank_of_the_first_hit(mention, gold, rank):
@@ -54,7 +54,7 @@ def test_concepts_that_share_a_name_are_rows_in_the_dictionarys_order():
     assert linking.link(encode, [("cold", "A"), ("cold", "B"), ("cold", "F")], shared).tolist() == [1, 2, 3]
 
 
-def test_a_name_is_encoded_once():
+def test_a_shared_name_is_encoded_once():
     calls = []
 
     def counting(texts):
@@ -103,7 +103,10 @@ def test_training_mentions_on_request(ncbi):
     assert "training and dev mentions" in task.protocol
     assert (plain["dictionary_size"], added["dictionary_size"]) == (2, 6)
     assert plain["dictionary_sha256"] != added["dictionary_sha256"]
-    assert (plain["accuracy@5"], added["accuracy@5"]) == (959 / 960, 1)  # "gone" is now the second row named flu
+    assert (plain["accuracy@5"], added["accuracy@5"]) == (
+        959 / 960,
+        1,
+    )  # "gone" is now the id of the second row named flu
 
 
 def test_bc5cdr_disease_uses_the_dictionary_of_ncbi(ncbi):

@@ -8,7 +8,7 @@ from mirror.evaluation import plots, qnli, qqp
 
 
 def drawn(path) -> np.ndarray:
-    """(H, W, 4), of a file that is all there and is a picture, not a blank page."""
+    """Read a PNG as (H, W, 4); check that it is not blank and that no temporary file is left."""
     pixels = imread(path)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
     assert pixels.shape[0] > 200 and pixels.shape[1] > 200
@@ -34,7 +34,7 @@ def test_histograms_before_and_after(tmp_path, scores):
     assert drawn(path).shape[0] < two.shape[0]
 
 
-def test_only_the_bins_in_use_are_shown():
+def test_only_non_empty_bins_are_shown():
     histogram = {"positive": [0, 0, 3, 0], "negative": [0, 1, 0, 0]}
     edges = np.array([-1, -0.5, 0, 0.5, 1])
     assert plots._used_range(edges, [histogram]) == (-0.5, 0.5)
@@ -46,7 +46,7 @@ def test_roc_curves_of_several_models(tmp_path, scores):
     path = tmp_path / "plots/roc.png"
     plots.roc_curves(path, {"one": result})
     one = drawn(path)
-    plots.roc_curves(path, {"one": result, "upside down": {"main_score": 0.2, "roc_curve": _swapped(result)}})
+    plots.roc_curves(path, {"one": result, "inverted": {"main_score": 0.2, "roc_curve": _swapped(result)}})
     assert not np.array_equal(drawn(path), one)
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation import qqp
 from tests.evaluation.folder import on_a_circle, write_tsv
 
@@ -19,12 +19,12 @@ def test_auc_gap_and_histograms_by_hand():
     assert histogram["negative"][0] == 1
 
 
-def test_a_cosine_a_little_above_one_stays_in_the_picture():
+def test_a_cosine_slightly_above_one_is_in_the_last_bin():
     fields = qqp.compare(np.array([1 + 1e-7, 0.0]), np.array([True, False]))
     assert fields["histogram"]["positive"][-1] == 1
 
 
-def test_the_sample_is_fixed_and_without_repeats():
+def test_the_sample_is_fixed_and_without_duplicates():
     rows = qqp.sample_rows(5000)
     assert len(set(rows.tolist())) == 1000
     assert rows.max() > 4000
@@ -49,7 +49,7 @@ def test_a_thousand_pairs_are_scored(tmp_path):
     ("labels", "message"),
     [([1, 0, "yes"], r"qqp\.tsv, line 4: label 'yes', expected 0 or 1"), ([1, 1], "every label is 1")],
 )
-def test_labels_that_cannot_be_right(tmp_path, labels, message):
+def test_invalid_labels_are_an_error(tmp_path, labels, message):
     write_pairs(tmp_path, labels)
     with pytest.raises(InputError, match=message):
         qqp.tasks(tmp_path)[0].score(on_a_circle, tmp_path)

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation import results
 from mirror.evaluation.pictures import draw_all
 from mirror.evaluation.published import ROWS, STS_PAPER, Row, find_rows, nearest_row
@@ -36,7 +36,7 @@ ROW = Row("a system", "a table", {"stsb": 0.75})
 RECORDS = [record("a/one", stsb=0.8, sickr=0.6), record("b/two", stsb=0.7, sickr=0.5)]
 
 
-def test_published_scores_stand_beneath_with_the_difference():
+def test_published_scores_and_differences_are_below_each_model():
     columns, table = results.comparison(RECORDS, [ROW, None])
     assert columns == ["stsb", "sickr", "mean sts (1 missing)"]
     assert table[0] == ("one", [0.8, 0.6, pytest.approx(0.7)])
@@ -51,7 +51,7 @@ def test_a_published_mean_needs_every_member():
     assert table[1][1] == [0.75, 0.65, pytest.approx(0.7)]
 
 
-def test_the_printed_table_is_cut_into_blocks():
+def test_the_printed_table_is_split_into_blocks():
     columns = [f"task{n}" for n in range(11)]
     text = results.format_text(
         columns, [("model", [n / 10 for n in range(11)]), ("  difference", [None] * 10 + [-0.5])]
@@ -62,7 +62,7 @@ def test_the_printed_table_is_cut_into_blocks():
     assert second.splitlines()[2].split() == ["difference", "-0.5000"]
 
 
-def test_models_of_one_folder_name_are_told_apart():
+def test_models_with_the_same_folder_name_keep_their_full_path():
     assert results.short_names(["a/out", "b/out", "c/other"]) == ["a/out", "b/out", "other"]
 
 
@@ -89,7 +89,7 @@ def test_files_of_several_models_and_numpy_scalars(tmp_path):
     assert not (tmp_path / "results.json").exists()
 
 
-def test_pictures_follow_from_the_tasks_scored(tmp_path):
+def test_plots_depend_on_the_scored_tasks(tmp_path):
     for one, shift in zip(RECORDS, (0.0, 0.1), strict=True):
         curve = {"false_positive_rate": [0, 0.3, 1], "true_positive_rate": [0, 0.6 + shift, 1]}
         counts = {"bin_edges": [-1, 0, 1], "positive": [1, 9], "negative": [7, 3]}
@@ -106,7 +106,7 @@ def test_pictures_follow_from_the_tasks_scored(tmp_path):
     assert len(list(tmp_path.iterdir())) == len(paths)
 
 
-def test_the_nearest_published_row_is_found_by_name():
+def test_the_published_row_with_the_most_similar_name_is_found():
     tasks = {"stsb"}
     assert nearest_row("somewhere/all-MiniLM-L6-v2", "mean", tasks).system == "all-MiniLM-L6-v2 mean"
     assert nearest_row("bert-base-uncased", "cls", tasks).system == "bert-base-uncased cls"
@@ -116,7 +116,7 @@ def test_the_nearest_published_row_is_found_by_name():
     assert nearest_row("out/xyz", "mean", tasks) is None
 
 
-def test_a_row_can_be_asked_for_or_declined():
+def test_a_published_row_can_be_selected_or_omitted():
     assert find_rows(RECORDS, "none") == [None, None]
     assert [row.system for row in find_rows(RECORDS, "SapBERT")] == ["SapBERT"] * 2
     with pytest.raises(InputError, match="no row of 'LaBSE'; did you mean 'LaBSE cls'"):
@@ -132,6 +132,6 @@ def test_published_numbers_are_fractions_of_known_tasks(tmp_path):
         assert row.scores.keys() <= known.keys(), row.system
         assert all(0 < score < 1 for score in row.scores.values()), row.system
     paper_mean = {"mirror-bert-base-uncased": 0.743, "mirror-roberta-base": 0.753, "bert-base-uncased cls": 0.314}
-    for system, mean in paper_mean.items():  # as the papers print it: a mistyped number would show here
+    for system, mean in paper_mean.items():  # the papers' averages reveal a mistyped score
         (row,) = (row for row in ROWS if row.system == system)
         assert sum(row.scores[name] for name in STS_PAPER) / 7 == pytest.approx(mean, abs=6e-4)

@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.errors import InputError
-from mirror.evaluation.run import default_data_dir, groups_to_report, make_plan, prepare_tasks, run_tasks
+from mirror.common.errors import InputError
+from mirror.evaluation.run import default_data_dir, groups_to_report, make_plan
 from mirror.evaluation.sts import WORDS
 from tests.evaluation.folder import on_a_circle, pairs, write_tsv
+
+
+def run(encode, names, data_dir, **options) -> dict:
+    return make_plan(names, data_dir, **options).run(encode)
 
 
 @pytest.fixture
@@ -18,8 +22,8 @@ def data_dir(tmp_path):
     return tmp_path
 
 
-def test_one_entry_has_every_field_of_the_contract(data_dir):
-    result = run_tasks(on_a_circle, ["rg65"], data_dir)
+def test_an_entry_has_all_documented_fields(data_dir):
+    result = run(on_a_circle, ["rg65"], data_dir)
     entry = result["tasks"]["rg65"]
     assert {"main_score", "metric", "protocol", "num_examples", "seconds", "data_sha256"} <= entry.keys()
     assert entry["main_score"] == pytest.approx(1)
@@ -29,35 +33,35 @@ def test_one_entry_has_every_field_of_the_contract(data_dir):
     assert result["missing"] == []
 
 
-def test_a_whole_group_is_averaged_also_when_its_members_were_named(data_dir):
+def test_a_complete_group_is_averaged_even_if_its_members_were_named(data_dir):
     for names in (["multilingual_sts"], ["sts_ru", "sts17_ar", "sts17_es"]):
-        result = run_tasks(on_a_circle, names, data_dir)
+        result = run(on_a_circle, names, data_dir)
         assert result["groups"] == {"multilingual_sts": pytest.approx(1)}
         assert result["group_members_missing"] == {}
 
 
-def test_part_of_a_group_is_averaged_only_if_asked_for_and_says_what_it_lacks(data_dir):
-    result = run_tasks(on_a_circle, ["word"], data_dir, skip_missing=True)
+def test_an_incomplete_group_is_averaged_only_if_requested_and_lists_missing_members(data_dir):
+    result = run(on_a_circle, ["word"], data_dir, skip_missing=True)
     assert result["group_members"]["word"] == ["rg65", "mturk287"]
     assert result["groups"]["word"] == pytest.approx(
         (result["tasks"]["rg65"]["main_score"] + result["tasks"]["mturk287"]["main_score"]) / 2
     )
     assert result["missing"] == ["simlex999", "simverb3500", "men", "ws353", "rw", "mturk771"]
     assert result["group_members_missing"]["word"] == result["missing"]
-    assert run_tasks(on_a_circle, ["rg65", "mturk287"], data_dir)["groups"] == {}
+    assert run(on_a_circle, ["rg65", "mturk287"], data_dir)["groups"] == {}
 
 
-def test_missing_data_stops_before_anything_is_encoded(data_dir):
+def test_missing_data_is_an_error_before_anything_is_encoded(data_dir):
     def encode(texts):
         raise AssertionError("encoded before the data was checked")
 
     with pytest.raises(InputError, match=r"task men needs .*men3000\.tsv, which is missing.*--skip_missing"):
-        run_tasks(encode, ["rg65", "men"], data_dir)
+        run(encode, ["rg65", "men"], data_dir)
     with pytest.raises(InputError, match=r"--data_dir nowhere: no such folder, and task rg65 needs"):
-        run_tasks(encode, ["rg65"], "nowhere", skip_missing=True)
+        run(encode, ["rg65"], "nowhere", skip_missing=True)
 
 
-def test_a_damaged_file_stops_even_where_missing_ones_do_not(data_dir):
+def test_a_damaged_file_is_an_error_even_with_skip_missing(data_dir):
     write_tsv(data_dir / "wordsim/rg65.tsv", (*WORDS, "score"), pairs(64, top=4))
     with pytest.raises(InputError, match=r"rg65\.tsv has 64 rows, expected 65"):
         make_plan(["sts17_es", "word"], data_dir, skip_missing=True)
@@ -66,7 +70,7 @@ def test_a_damaged_file_stops_even_where_missing_ones_do_not(data_dir):
 def test_prepared_tasks_score_an_encoder_during_training(data_dir, monkeypatch):
     monkeypatch.setenv("MIRROR_DATA_DIR", str(data_dir))
     assert default_data_dir() == data_dir
-    (task,) = prepare_tasks(["rg65"])
+    (task,) = make_plan(["rg65"]).tasks
     assert task.name == "rg65"
     assert task.score(on_a_circle)["main_score"] == pytest.approx(1)
 

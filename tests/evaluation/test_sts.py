@@ -6,9 +6,9 @@ from scipy.stats import spearmanr
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-from mirror.encoder import Encoder
 from mirror.evaluation import sts
 from mirror.evaluation.task import Task
+from mirror.modeling.encoder import Encoder
 from tests.evaluation.folder import on_a_circle, pairs, write_tsv
 
 
@@ -19,7 +19,7 @@ def task_named(name: str, data_dir) -> Task:
     return {task.name: task for task in sts.tasks(data_dir)}[name]
 
 
-def test_cosines_in_the_order_of_the_scores_are_a_rho_of_one(tmp_path):
+def test_cosines_in_the_order_of_the_scores_give_a_rho_of_one(tmp_path):
     write_tsv(tmp_path / "wordsim/rg65.tsv", WORDS, pairs(65, top=4))
     task = task_named("rg65", tmp_path)
     task.check(tmp_path)
@@ -30,8 +30,8 @@ def test_cosines_in_the_order_of_the_scores_are_a_rho_of_one(tmp_path):
     assert "mean_of_subsets" not in fields
 
 
-def test_all_subsets_are_one_ranking_and_their_mean_stands_beside(tmp_path):
-    """Each subset is ranked perfectly, but their scores lie apart, so that the whole is not."""
+def test_subsets_are_concatenated_and_their_mean_is_reported_too(tmp_path):
+    """Each subset is ranked perfectly, but the scores of the subsets differ, so the concatenation is not."""
     rows = pairs(250)
     shifted = [("near", a, b, score / 2) for a, b, score in rows[:125]]  # 2.5 ... 1.25
     shifted += [("far", a, b, 2.5 + score) for a, b, score in rows[125:]]  # 4.99 ... 2.5
@@ -52,11 +52,11 @@ def test_both_protocols_of_sick(tmp_path):
     assert task_named("sickr", tmp_path).score(on_a_circle, tmp_path)["num_examples"] == 4927
     assert task_named("sickr_full", tmp_path).score(on_a_circle, tmp_path)["num_examples"] == 9927
 
-    whole = tmp_path / "whole"  # as the Hub has it: one file, no split
-    write_tsv(whole / "sts/sickr_full.tsv", ("sentence1", "sentence2", "score"), (rows + rows + rows)[:9927])
-    task = task_named("sickr_full", whole)
+    hub = tmp_path / "hub"  # as on the Hub: one file without a split
+    write_tsv(hub / "sts/sickr_full.tsv", ("sentence1", "sentence2", "score"), (rows + rows + rows)[:9927])
+    task = task_named("sickr_full", hub)
     assert [file.path for file in task.files] == ["sts/sickr_full.tsv"]
-    task.check(whole)
+    task.check(hub)
 
 
 def test_null_and_nan_reach_the_encoder_as_words(tmp_path):
@@ -72,24 +72,24 @@ def test_null_and_nan_reach_the_encoder_as_words(tmp_path):
     assert {"null", "nan", "NA", "None"} <= set(seen)
 
 
-def test_one_cosine_for_all_pairs_scores_nothing(tmp_path, caplog):
+def test_equal_cosines_of_all_pairs_score_zero(tmp_path, caplog):
     write_tsv(tmp_path / "wordsim/rg65.tsv", WORDS, pairs(65, top=4))
     fields = task_named("rg65", tmp_path).score(lambda texts: np.ones((len(texts), 3), np.float32), tmp_path)
     assert fields["main_score"] == 0
     assert "a correlation is undefined" in caplog.text
 
 
-def test_multisimlex_has_the_declared_languages_and_those_of_the_folder(tmp_path):
+def test_multisimlex_has_the_declared_languages_and_those_in_the_folder(tmp_path):
     write_tsv(tmp_path / "multisimlex/KOR.tsv", WORDS, pairs(1888, top=6))
     write_tsv(tmp_path / "multisimlex/CMN-ENG.tsv", (*WORDS, "pair"), [(*row, "1a") for row in pairs(20, top=6)])
     tasks = {task.name: task for task in sts.tasks(tmp_path)}
     languages = {name for name, task in tasks.items() if "multisimlex" in task.groups}
-    crossings = {name for name, task in tasks.items() if "multisimlex_cross" in task.groups}
+    pairs_of_languages = {name for name, task in tasks.items() if "multisimlex_cross" in task.groups}
     assert "multisimlex_kor" in languages
     assert len(languages) == 14  # twelve, Arabic, Korean
-    assert "multisimlex_cmn_eng" in crossings
-    assert "multisimlex_eng_cmn" not in crossings  # the same pairs the other way round
-    assert len(crossings) == 6
+    assert "multisimlex_cmn_eng" in pairs_of_languages
+    assert "multisimlex_eng_cmn" not in pairs_of_languages  # the folder contains the reversed pair
+    assert len(pairs_of_languages) == 6
     assert tasks["multisimlex_cmn_eng"].score(on_a_circle, tmp_path)["main_score"] == pytest.approx(1)
 
 
@@ -99,7 +99,7 @@ def test_cosines_by_hand():
     np.testing.assert_allclose(sts.paired_cosines(left, right), [0, np.sqrt(0.5), 0], atol=1e-7)
 
 
-def test_identical_pairs_tie():
+def test_identical_pairs_are_tied():
     vectors = np.random.default_rng(0).standard_normal((500, 33)).astype(np.float32)
     assert (sts.paired_cosines(vectors, vectors) == 1).all()
 

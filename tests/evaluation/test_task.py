@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.task import DataFile, Task
 from tests.evaluation.folder import write_tsv
 
@@ -13,12 +13,12 @@ PAIRS = DataFile("words.tsv", ("word1", "word2", "score"), rows=(2,), score_rang
 HEADER = ("word1", "word2", "score")
 
 
-def test_quotes_and_na_are_text_and_blank_lines_are_nothing(tmp_path):
+def test_quotes_and_na_are_text_and_blank_lines_are_skipped(tmp_path):
     (tmp_path / "words.tsv").write_text('word1\tword2\tscore\n"null\tNA\t1\n\nnan\t\t2\n', encoding="utf-8")
     assert PAIRS.read(tmp_path) == {"word1": ['"null', "nan"], "word2": ["NA", ""], "score": ["1", "2"]}
 
 
-def test_a_line_separator_inside_a_text_does_not_cut_it(tmp_path):
+def test_a_line_separator_inside_a_text_does_not_split_it(tmp_path):
     write_tsv(tmp_path / "words.tsv", HEADER, [("a\u2028b", "c", 1), ("d", "e", 2)])
     assert PAIRS.read(tmp_path)["word1"][0] == "a\u2028b"
 
@@ -35,7 +35,7 @@ def test_a_line_separator_inside_a_text_does_not_cut_it(tmp_path):
         ("word1\tword2\tscore\na\tb\thigh\nc\td\t1\n", "line 2: score 'high'"),
     ],
 )
-def test_damage_is_named(tmp_path, text, message):
+def test_the_message_names_the_damage(tmp_path, text, message):
     (tmp_path / "words.tsv").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=message):
         PAIRS.read(tmp_path)
@@ -46,7 +46,7 @@ def test_a_missing_file_says_how_to_get_it(tmp_path):
         PAIRS.read(tmp_path)
 
 
-def test_a_file_in_another_encoding_is_named_with_the_byte(tmp_path):
+def test_a_file_in_another_encoding_is_reported_with_the_byte(tmp_path):
     (tmp_path / "words.tsv").write_bytes(b"word1\tword2\tscore\n\xe9t\xe9\tb\t1\n")
     with pytest.raises(InputError, match=r"not UTF-8 \(byte 18\)"):
         PAIRS.read(tmp_path)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation import transfer
 from tests.evaluation.folder import write_tsv
 
@@ -13,13 +13,13 @@ def task_of(folder, name, **options):
 
 
 def encode(texts):
-    """ "n" points along axis n of six, with a fixed little noise."""
+    """Encode "n" as axis n of six, with a small fixed noise."""
     noise = np.random.default_rng(0).normal(size=(len(texts), 6)) * 0.05
     return (np.eye(6)[[int(text.split()[0]) for text in texts]] * 15 + noise).astype(np.float32)
 
 
 def blobs(count=200, gap=4.0):
-    """Two classes, `gap` apart along the first of four axes."""
+    """Return features and labels of two classes whose means differ by `gap` on the first of four axes."""
     generator = np.random.default_rng(0)
     labels = np.array(["0", "1"] * (count // 2))
     features = generator.normal(size=(count, 4))
@@ -34,7 +34,7 @@ def test_soft_targets_have_the_score_as_their_mean():
 
 
 def test_weighted_rows_are_the_cross_entropy_to_soft_targets():
-    """At the optimum of the weak-penalty fit the mean prediction equals the mean target, class by class."""
+    """At the optimum of the fit the mean prediction equals the mean target for each class."""
     features, scores = np.zeros((3, 2)), np.array([1.5, 1.5, 2.25])
     model = transfer.fit_relatedness(features, scores, c=1.0)
     mean_target = transfer.soft_targets(scores).mean(axis=0)[:3]  # .333 .583 .083
@@ -49,7 +49,7 @@ def test_relatedness_follows_a_linear_score():
     assert np.corrcoef(predicted, scores)[0, 1] > 0.98
 
 
-def test_nested_folds_see_what_is_there_and_nothing_else():
+def test_nested_folds_learn_separable_classes_but_not_shuffled_labels():
     features, labels = blobs()
     assert transfer.nested_accuracies(features, labels).shape == (10,)
     assert transfer.nested_accuracies(features, labels).mean() > 0.94
@@ -57,14 +57,14 @@ def test_nested_folds_see_what_is_there_and_nothing_else():
     assert abs(transfer.nested_accuracies(features, shuffled).mean() - 0.5) < 0.12
 
 
-def test_c_is_chosen_on_dev_and_the_test_part_has_no_say():
+def test_c_is_selected_on_dev_and_not_on_test():
     (features, labels), (other, other_labels) = blobs(), blobs(60, gap=-4.0)
     train, dev = (features[:140], labels[:140]), (features[140:], labels[140:])
     same = transfer.dev_chosen([train, dev, dev])
-    upside_down = transfer.dev_chosen([train, dev, (other, other_labels)])
+    inverted = transfer.dev_chosen([train, dev, (other, other_labels)])
     assert same["main_score"] > 0.9
-    assert upside_down["main_score"] == pytest.approx(0.5, abs=0.1)  # both its classes lie on the side of class 0
-    assert same["chosen_c"] == upside_down["chosen_c"]
+    assert inverted["main_score"] == pytest.approx(0.5, abs=0.1)  # both classes are on the side of class 0
+    assert same["chosen_c"] == inverted["chosen_c"]
 
 
 def test_one_factor_for_all_values():
@@ -77,12 +77,12 @@ def test_one_factor_for_all_values():
 def test_pair_features_are_distance_and_product():
     columns = {"sentence1": ["0", "1"], "sentence2": ["0", "2"]}
     features = transfer.pair_features(lambda texts: np.eye(3)[[int(text) for text in texts]], columns)
-    scale = 3.0  # of squares: the mean square of one-hot vectors of three is 1/3
+    scale = 3.0  # the mean square of one-hot vectors of three dimensions is 1/3
     expected = np.array([[0, 0, 0, 1, 0, 0], [0, 1, 1, 0, 0, 0]]) * np.sqrt(scale) ** np.repeat([1, 2], 3)
     np.testing.assert_allclose(features, expected)
 
 
-def test_cross_validated_set_of_either_size(tmp_path):
+def test_cross_validated_set_with_two_accepted_sizes(tmp_path):
     rows = [("all", f"{n % 2} text {n}", n % 2) for n in range(3775)]
     write_tsv(tmp_path / "senteval/cr.tsv", ("split", "text", "label"), rows)
     task = task_of(tmp_path, "cr")
@@ -94,7 +94,7 @@ def test_cross_validated_set_of_either_size(tmp_path):
 
 
 def test_train_test_set_in_another_language(tmp_path):
-    """The user's folder may have fewer rows. A fifth of the test questions have another class than they look like."""
+    """The user's folder may have fewer rows. A fifth of the test labels contradict the text."""
     rows = [("train", f"{n % 6} frage", f"class {n % 6}") for n in range(120)]
     rows += [("test", f"{n % 6} frage", f"class {n % 6 if n % 5 else (n + 1) % 6}") for n in range(60)]
     write_tsv(tmp_path / "mine/trec.tsv", ("split", "text", "label"), rows)
@@ -105,8 +105,8 @@ def test_train_test_set_in_another_language(tmp_path):
     assert fields["num_examples"] == 60
 
 
-def test_mrpc_has_an_f1(tmp_path):
-    """Paraphrases are the pairs of equal texts, but for ten of the forty test pairs, called paraphrases as well."""
+def test_mrpc_reports_f1(tmp_path):
+    """Pairs of equal texts are paraphrases; ten of the forty test pairs are labelled as paraphrases but differ."""
     pairs = [(f"{n % 6}", f"{(n + n % 2) % 6}", 1 - n % 2) for n in range(200)]
     rows = [("train", *pair) for pair in pairs[:160]]
     rows += [("test", a, b, 1 if n % 4 == 1 else label) for n, (a, b, label) in enumerate(pairs[160:])]

@@ -1,4 +1,4 @@
-"""What each of two processes runs in the test that they share the encoding and both get all the vectors."""
+"""Script that each of two processes runs in the test of distributed encoding."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 
-from mirror.encoder import Encoder
 from mirror.evaluation.encoding import EncodeSettings, make_encode
+from mirror.modeling.encoder import Encoder
 
 
 def main(model_folder: str, folder: str) -> None:

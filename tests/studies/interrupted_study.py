@@ -1,4 +1,4 @@
-"""A study of stand-in scripts that take their time, for the test that kills it."""
+"""A study with slow fake scripts, for the test that kills it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import run_study
-from mirror.errors import run_main
+from mirror.common.errors import run_main
 from mirror.studies import execution
 from mirror.studies.catalogue import STUDIES
 from tests.studies.test_run_study import FAKE_EVAL, FAKE_MIRROR, STUDY, write_inputs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.studies.agreement import agreement
 
 
@@ -15,15 +15,15 @@ def history(points):
     ]
 
 
-def test_lower_is_better_on_one_side_and_higher_on_the_other():
+def test_lower_criterion_should_mean_higher_dev_score():
     perfect = agreement(history([(-1.0, 0.5), (-2.0, 0.6), (-3.0, 0.9)]), "dev")
     assert perfect["main_score"] == pytest.approx(1) and perfect["dev_of_chosen"] == 0.9
-    # criterion ranks 1 3 2 against dev ranks 2 1 3 of the negated: by hand 1 - 6 * (1 + 4 + 1) / 24 = -0.5
+    # ranks of the negated criterion 1 3 2, of dev 2 1 3: rho = 1 - 6 * (1 + 4 + 1) / 24 = -0.5
     mixed = agreement([{"loss": 1.0, "step": 3}, *history([(-1.0, 0.6), (-3.0, 0.5), (-2.0, 0.9)])], "dev")
     assert mixed["main_score"] == pytest.approx(-0.5)
     assert (mixed["dev_of_chosen"], mixed["dev_of_best"], mixed["dev_of_last"]) == (0.5, 0.9, 0.9)
 
 
-def test_two_checkpoints_have_no_order():
+def test_two_checkpoints_are_too_few():
     with pytest.raises(InputError, match="2 checkpoints were scored, at least 3"):
         agreement(history([(-1.0, 0.5), (-2.0, 0.6)]), "dev")

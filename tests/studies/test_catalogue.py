@@ -1,4 +1,4 @@
-"""Every declared study is sound: its tasks exist, its flags parse, its published numbers have a place in its table."""
+"""Every declared study is consistent: its tasks exist, its flags parse, its published scores match its table."""
 
 from __future__ import annotations
 
@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from mirror.arguments import LEVELS, DataArguments, MirrorArguments, ModelArguments, parse_arguments
-from mirror.errors import InputError
+from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.studies.catalogue import STUDIES, find_study
 from mirror.studies.cells import RATE
 from mirror.studies.plan import cell_name
-from mirror.training_arguments import MirrorTrainingArguments
-
-
-TYPES = (ModelArguments, DataArguments, MirrorArguments, MirrorTrainingArguments)
+from mirror.training.arguments import parse_arguments
+from mirror.training.config import LEVELS
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_study_is_sound(name, tmp_path):
+def test_a_study_is_consistent(name, tmp_path):
     study = STUDIES[name]
     names = [cell_name(cell) for cell in study.cells]
     assert len(set(names)) == len(names)
@@ -37,22 +34,22 @@ def test_a_study_is_sound(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_every_flag_is_one_of_run_mirror(name, tmp_path):
+def test_every_flag_is_accepted_by_run_mirror(name, tmp_path):
     for cell in STUDIES[name].cells:
         assert cell.level in LEVELS
         argv = ["--output_dir", os.fspath(tmp_path), "--level", cell.level]
         for key, value in cell.flags.items():
             value = value["bert"] if isinstance(value, Mapping) else value
             argv += [f"--{'learning_rate' if key == RATE else key}", str(value)]
-        parse_arguments(TYPES, argv)
+        parse_arguments(argv)
 
 
-def test_the_docs_have_a_line_for_each():
+def test_the_docs_list_every_study():
     page = (Path(__file__).resolve().parents[2] / "docs" / "studies" / "README.md").read_text(encoding="utf-8")
     assert [name for name in STUDIES if f"| `{name}` |" not in page] == []
 
 
-def test_an_unknown_study_gets_the_nearest():
+def test_an_unknown_study_suggests_the_most_similar():
     with pytest.raises(InputError, match="unknown study 'tabel3'; did you mean 'table3'"):
         find_study("tabel3")
 
@@ -67,8 +64,8 @@ def test_an_unknown_study_gets_the_nearest():
         ("table7", "roberta", ".753 .764 .732 .717 .682"),
     ],
 )
-def test_published_parts_average_to_what_the_paper_prints(name, family, printed):
-    """To the third decimal, for the parts were rounded too."""
+def test_published_columns_average_to_the_published_average(name, family, printed):
+    """Within .001, because the columns are rounded too."""
     study = STUDIES[name]
     rows = [study.published[family][row] for row in study.rows]
     means = [sum(row[column.label] for column in study.columns) / len(study.columns) for row in rows]

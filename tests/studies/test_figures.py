@@ -1,4 +1,4 @@
-"""Each kind of figure is drawn from results in the shape that run_eval.py writes."""
+"""Each kind of figure can be drawn from results in the format of run_eval.py."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANSWERS = {
 @pytest.mark.parametrize(
     "name", ["table3", "table12", "figure4", "figure7", "table14", "table2", "selection", "table1"]
 )
-def test_a_picture_is_drawn(name, tmp_path):
+def test_a_figure_is_drawn(name, tmp_path):
     study = STUDIES[name]
     tasks = {column.task for column in study.columns}
     fields = {column.field: 0.3 for column in study.columns}

@@ -1,4 +1,4 @@
-"""run_study.py as a user meets it: cells run once, failures are one line each, a dry run writes nothing."""
+"""End-to-end tests of run_study.py: cells run once, each failure is one line, a dry run writes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import run_eval
 import run_study
-from mirror.errors import InputError, run_main
+from mirror.common.errors import InputError, run_main
 from mirror.studies import execution, plan
 from mirror.studies.catalogue import STUDIES
 from mirror.studies.cells import RATE, Cell, Study, main_scores
@@ -27,7 +27,7 @@ STUDY = Study(
     main_scores(("rg65",)),
     published={"bert": {"after": {"rg65": 0.25}}},
 )
-# Stand-ins that note how they were called; the trained "model" holds its seed, which becomes the score.
+# Fake scripts that log how they were called; the trained "model" stores its seed, which becomes the score.
 FAKE_MIRROR = """
 import json, pathlib, sys
 args = sys.argv[1:]
@@ -41,8 +41,9 @@ folder = pathlib.Path(value("--output_dir"))
 folder.mkdir()
 (folder / "seed").write_text(value("--seed"))
 versions = {"python": "3.14", "torch": "9.1", "transformers": "8.2", "sentence-transformers": "7.3"}
-facts = {"hardware": "1 thread of an abacus", "versions": versions}
-(folder / "train_results.json").write_text(json.dumps(facts))
+record = {"method": "mirror", "metrics": {}, "run": {}, "corpus": {}, "settings": {}, "cosine_after_reload": {}}
+record |= {"hardware": "1 thread of an abacus", "versions": versions}
+(folder / "train_results.json").write_text(json.dumps(record))
 """
 FAKE_EVAL = """
 import json, pathlib, sys
@@ -60,7 +61,7 @@ folder.mkdir(exist_ok=True)
 
 @pytest.fixture
 def workplace(sentences, tmp_path, monkeypatch) -> Path:
-    """A data folder with one task, a corpus, and the study `small`."""
+    """Create a data folder with one task and one corpus, and declare the study `small`."""
     write_inputs(tmp_path, sentences)
     monkeypatch.setitem(STUDIES, "small", STUDY)
     return tmp_path
@@ -93,13 +94,13 @@ def calls(workplace: Path) -> list[str]:
     return (workplace / "calls.txt").read_text().splitlines()
 
 
-def test_each_cell_is_run_once_and_written_up(bert_folder, fakes, monkeypatch, capsys):
+def test_each_cell_is_run_once_and_reported(bert_folder, fakes, monkeypatch, capsys):
     study(monkeypatch, fakes, bert_folder, "--max_cells", 2, "--seeds", 33, 44, 55)
-    assert len(calls(fakes)) == 3  # the base is scored; the first seed is trained and scored
+    assert len(calls(fakes)) == 3  # the base model is scored; the first seed is trained and scored
     assert "Not done: after-seed44, after-seed55." in (fakes / "out/table.md").read_text()
     study(monkeypatch, fakes, bert_folder, "--num_processes", 2, "--seeds", 33, 44, 55)
     assert len(calls(fakes)) == 7
-    study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44, 55)  # nothing is left to run
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44, 55)  # no cell is left to run
     assert len(calls(fakes)) == 7
 
     first = next(call for call in calls(fakes) if call.startswith("mirror"))
@@ -115,12 +116,12 @@ def test_each_cell_is_run_once_and_written_up(bert_folder, fakes, monkeypatch, c
     assert not list((fakes / "out").glob("*/model"))
 
 
-def test_a_failed_cell_is_one_line_the_others_go_on_and_it_is_tried_again(bert_folder, fakes, monkeypatch, capsys):
+def test_a_failed_cell_is_one_line_does_not_stop_the_others_and_is_retried(bert_folder, fakes, monkeypatch, capsys):
     (fakes / "fail33").touch()
     with pytest.raises(SystemExit, match="2"):
         run_main(lambda: study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44))
     assert capsys.readouterr().err.splitlines()[-1] == (
-        "error: 1 of 3 cells failed: after-seed33; the same command tries them again"
+        "error: 1 of 3 cells failed: after-seed33; run the same command again"
     )
     assert "| after | 0.4400 |" in (fakes / "out/table.md").read_text()
     assert not (fakes / "out/after-seed33/cell.json").exists()
@@ -131,19 +132,19 @@ def test_a_failed_cell_is_one_line_the_others_go_on_and_it_is_tried_again(bert_f
     assert (fakes / "out/after-seed33/model/seed").exists()
 
 
-def test_the_line_of_a_failed_cell_says_why(bert_folder, fakes, monkeypatch, caplog):
+def test_the_line_of_a_failed_cell_contains_the_reason(bert_folder, fakes, monkeypatch, caplog):
     (fakes / "fail33").touch()
     with caplog.at_level("INFO"), pytest.raises(InputError):
         study(monkeypatch, fakes, bert_folder, "--seeds", 33)
     (line,) = (record.message for record in caplog.records if "FAILED" in record.message)
-    assert "after-seed33 FAILED: run_mirror.py exited with 1: no luck with this seed (all of it: " in line
+    assert "after-seed33 FAILED: run_mirror.py exited with 1: no luck with this seed (full log: " in line
 
 
-def test_a_dry_run_writes_nothing_and_says_how_long(bert_folder, fakes, monkeypatch, capsys, caplog):
+def test_a_dry_run_writes_nothing_and_estimates_the_duration(bert_folder, fakes, monkeypatch, capsys, caplog):
     with caplog.at_level("INFO"):
         study(monkeypatch, fakes, bert_folder, "--dry_run", "--max_train_samples", 100)
     assert capsys.readouterr().out.split() == ["before", "after-seed33", "after-seed44", "after-seed55"]
-    # 3 seeds x 100 texts x 2 epochs at 200 texts/s, and 4 x 60 s to score: 243 s
+    # 3 seeds x 100 texts x 2 epochs at 200 texts/s, plus 4 x 60 s to score: 243 s
     assert (
         "4 cells: 0 done, 4 to run now, about 4 min (200 texts/s in training and 60 s to score a cell, assumed)"
         in (caplog.text)
@@ -151,13 +152,13 @@ def test_a_dry_run_writes_nothing_and_says_how_long(bert_folder, fakes, monkeypa
     assert not (fakes / "out").exists() and not (fakes / "calls.txt").exists()
 
 
-def test_a_folder_of_another_run_is_refused(bert_folder, fakes, monkeypatch):
+def test_a_folder_with_another_run_is_refused(bert_folder, fakes, monkeypatch):
     study(monkeypatch, fakes, bert_folder, "--seeds", 33)
-    with pytest.raises(InputError, match=r"made with another --max_steps; give another --output_dir, or delete"):
+    with pytest.raises(InputError, match=r"created with another --max_steps; give another --output_dir or delete"):
         study(monkeypatch, fakes, bert_folder, "--seeds", 33, "--", "--max_steps", 3)
     (fakes / "data/mirror_corpus/texts.txt").write_text("another corpus\n")
     plan.corpus_facts.cache_clear()  # as in a new process
-    with pytest.raises(InputError, match=r"made with another texts\.txt"):
+    with pytest.raises(InputError, match=r"created with another texts\.txt"):
         study(monkeypatch, fakes, bert_folder, "--seeds", 33)
 
 
@@ -165,11 +166,11 @@ def test_a_folder_of_another_run_is_refused(bert_folder, fakes, monkeypatch):
     ("flags", "message"),
     [
         (["--", "--seed", "3"], "--seed after -- is set by run_study.py itself"),
-        (["--", "--max_train_samples", "3"], "--max_train_samples goes before the --"),
-        (["--", "stray"], "after -- stand flags of run_mirror.py; 'stray' is none"),
+        (["--", "--max_train_samples", "3"], "--max_train_samples must be given before the --"),
+        (["--", "stray"], "only flags of run_mirror.py may follow --; 'stray' is not a flag"),
         (
             ["--corpus_dir", "nowhere"],
-            r"no corpus nowhere/texts.txt \(data_scripts/sample_sentences.py makes one\); --skip_missing",
+            r"no corpus nowhere/texts.txt \(data_scripts/sample_sentences.py creates it\); --skip_missing",
         ),
         (["--language_models", "fra"], "'fra' is not PART=MODEL"),
         (["--data_dir", "nowhere", "--corpus_dir", "elsewhere", "CORPUS"], "--data_dir nowhere: no such folder"),
@@ -177,45 +178,45 @@ def test_a_folder_of_another_run_is_refused(bert_folder, fakes, monkeypatch):
         (["--skip_missing", "--corpus_dir", "nowhere", "--bogus"], "unrecognized arguments: --bogus"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line_before_anything_runs(bert_folder, fakes, monkeypatch, flags, message):
+def test_errors_are_one_line_and_raised_before_any_cell_runs(bert_folder, fakes, monkeypatch, flags, message):
     flags = [str(fakes / "data/mirror_corpus") if flag == "CORPUS" else flag for flag in flags]
     with pytest.raises(InputError, match=message) as error:
         study(monkeypatch, fakes, bert_folder, *flags)
     assert "\n" not in str(error.value) and not (fakes / "out").exists()
 
 
-def test_what_a_study_varies_cannot_be_overruled(bert_folder, fakes, monkeypatch):
+def test_flags_that_a_study_varies_are_refused(bert_folder, fakes, monkeypatch):
     cells = tuple(Cell(str(rate), ("rg65",), ("texts.txt",), flags={"dropout_rate": rate}) for rate in (0.1, 0.2))
     monkeypatch.setitem(STUDIES, "small", Study("S", cells, main_scores(("rg65",))))
-    with pytest.raises(InputError, match="--dropout_rate after -- is what this study varies"):
+    with pytest.raises(InputError, match="--dropout_rate after -- is varied by this study"):
         study(monkeypatch, fakes, bert_folder, "--", "--dropout_rate", "0.3")
 
 
-def test_a_missing_corpus_is_skipped_with_a_line(bert_folder, fakes, monkeypatch):
-    study(monkeypatch, fakes, bert_folder, "--skip_missing", "--corpus_dir", "nowhere", "there")
+def test_a_missing_corpus_is_reported_and_skipped(bert_folder, fakes, monkeypatch):
+    study(monkeypatch, fakes, bert_folder, "--skip_missing", "--corpus_dir", "nowhere", "elsewhere")
     page = (fakes / "out/table.md").read_text()
     assert "- Left out of after: no corpus nowhere/texts.txt" in page
     assert "| before | 0.1000 |" in page
 
 
-def test_what_lacks_the_same_is_one_line(bert_folder, fakes, monkeypatch):
+def test_cells_that_lack_the_same_data_share_one_line(bert_folder, fakes, monkeypatch):
     cells = (*STUDY.cells, Cell("other", ("stsb_dev", "rg65")), Cell("none", ("stsb_dev",)))
     monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=cells))
     study(monkeypatch, fakes, bert_folder, "--seeds", 33, "--skip_missing")
     assert "\n- Left out of other, none: no data for stsb_dev\n" in (fakes / "out/table.md").read_text()
     monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=cells[3:]))
-    with pytest.raises(InputError, match="nothing of small can be run: left out of none: no data for stsb_dev"):
+    with pytest.raises(InputError, match="no cell of small can be run: left out of none: no data for stsb_dev"):
         study(monkeypatch, fakes, bert_folder, "--skip_missing")
 
 
-def test_too_small_a_corpus_is_no_corpus(bert_folder, fakes, monkeypatch):
+def test_a_corpus_that_is_too_small_is_an_error(bert_folder, fakes, monkeypatch):
     cells = (Cell("500", ("rg65",), ("texts.txt",), flags={"max_train_samples": 500}),)
     monkeypatch.setitem(STUDIES, "small", Study("S", cells, main_scores(("rg65",))))
     with pytest.raises(InputError, match=r"texts\.txt: 240 distinct texts, 500 are needed"):
         study(monkeypatch, fakes, bert_folder)
 
 
-def test_each_process_has_its_share_of_the_machine(monkeypatch):
+def test_processes_share_cores_and_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(execution.os, "cpu_count", lambda: 8)
@@ -224,18 +225,18 @@ def test_each_process_has_its_share_of_the_machine(monkeypatch):
     assert {share["OMP_NUM_THREADS"] for share in shares} == {"2"}
 
 
-def test_the_estimate_rests_on_the_cells_done(bert_folder, fakes, monkeypatch):
+def test_the_estimate_uses_the_speed_of_finished_cells(bert_folder, fakes, monkeypatch):
     setup = plan.Setup(bert_folder, fakes / "data", (fakes / "data/mirror_corpus",), fakes / "out", (33, 44))
     jobs, left_out = plan.make_jobs(STUDY, setup)
     assert [job.texts for job in jobs] == [0, 480, 480] and left_out == []  # 240 distinct texts, two epochs
     done = [{"texts": 480, "seconds_training": 48, "seconds_scoring": 10}]
     seconds, basis = execution.estimated_seconds(jobs[2:], done, num_processes=2)
     assert seconds == pytest.approx((48 + 10) / 2)
-    assert basis == "10 texts/s in training and 10 s to score a cell, measured on 1 done"
+    assert basis == "10 texts/s in training and 10 s to score a cell, measured on 1 finished cell"
 
 
-def test_the_base_model_is_scored_as_its_checkpoints_will_be(bert_folder, fakes, monkeypatch):
-    """The same length, and the pooling of the cell: with flags that the real run_eval.py takes."""
+def test_the_base_model_is_scored_with_the_settings_of_its_checkpoints(bert_folder, fakes, monkeypatch):
+    """Same maximum length, and the pooling of the cell, passed by flags that the real run_eval.py accepts."""
     study(monkeypatch, fakes, bert_folder, "--max_cells", 1, "--", "--max_seq_length", 24)
     monkeypatch.setattr(sys, "argv", calls(fakes)[0].replace("eval ", "run_eval.py ", 1).split())
     args = run_eval.parse_arguments()
@@ -243,7 +244,7 @@ def test_the_base_model_is_scored_as_its_checkpoints_will_be(bert_folder, fakes,
     assert (args.max_seq_length, args.no_cache, args.published) == (24, True, "none")
 
 
-def test_a_real_cell_is_trained_and_scored(bert_folder, workplace, monkeypatch):
+def test_a_cell_is_trained_and_scored_by_the_real_scripts(bert_folder, workplace, monkeypatch):
     monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=STUDY.cells[1:]))
     extra = ["--", "--max_steps", 2, "--per_device_train_batch_size", 20, "--max_seq_length", 24]
     study(monkeypatch, workplace, bert_folder, "--seeds", 33, "--keep_models", *extra)

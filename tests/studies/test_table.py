@@ -1,4 +1,4 @@
-"""The numbers of a study's table, by hand."""
+"""The scores of a study's table against values derived by hand."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ RECORDS = [
 ]
 
 
-def test_mean_and_sample_deviation_over_seeds():
+def test_mean_and_sample_standard_deviation_over_seeds():
     scores = collect(STUDY, RECORDS)
     assert scores["after"]["a"].mean == pytest.approx(0.6)
     assert scores["after"]["a"].std == pytest.approx(0.1)  # sqrt((0.01 + 0 + 0.01) / 2)
-    # averages a seed: 0.6, 0.7, 0.95; mean 0.75; deviations -.15, -.05, .2; sqrt(.065 / 2)
+    # averages per seed: 0.6, 0.7, 0.95; mean 0.75; deviations -.15, -.05, .2; sqrt(.065 / 2)
     assert scores["after"]["average"].mean == pytest.approx(0.75)
     assert scores["after"]["average"].std == pytest.approx(0.0325**0.5)
     assert scores["before"]["average"].std is None
 
 
-def test_the_table_has_ours_published_and_the_difference():
+def test_the_table_has_our_scores_published_scores_and_differences():
     lines = format_table(STUDY, collect(STUDY, RECORDS), "bert").splitlines()
     assert lines == [
         "| | a | b | average |",
@@ -60,13 +60,13 @@ def test_the_table_has_ours_published_and_the_difference():
     ]
 
 
-def test_an_average_over_fewer_columns_is_said_so_and_compared_only_with_its_like():
+def test_an_average_over_fewer_columns_is_labelled_and_compared_over_the_same_columns():
     partial = [{**r, "tasks": {"a": r["tasks"]["a"]}} for r in RECORDS]
     scores = collect(STUDY, partial)
     lines = format_table(STUDY, scores, "bert").splitlines()
     assert lines[0] == "| | a | average of 1 |"
     assert published_scores(STUDY, ["a", "average"], "before", "bert") == {"a": 0.25, "average": 0.25}
-    assert published_scores(STUDY, ["a", "average"], "after", "bert") == {}  # .5 is over both
+    assert published_scores(STUDY, ["a", "average"], "after", "bert") == {}  # .5 is the average over both columns
     assert len(lines) == 6
 
 
@@ -76,7 +76,7 @@ def test_a_seed_that_lacks_a_column_has_no_average():
     assert scores["after"]["average"].values == pytest.approx((0.6, 0.7))
 
 
-def test_parts_of_a_row_fill_their_own_columns():
+def test_each_part_of_a_row_fills_its_own_columns():
     columns = (Column("words", "t", part="word"), Column("names", "t", "extra", part="phrase"))
     study = Study("S", (Cell("r", ("t",), part="word"), Cell("r", ("t",), part="phrase")), columns)
     records = [record("r", None, "word", t=0.5), record("r", None, "phrase", t=0.8)]
@@ -89,7 +89,7 @@ def test_parts_of_a_row_fill_their_own_columns():
     ]
 
 
-def test_the_best_row_is_that_of_the_dev_column():
+def test_the_best_row_is_selected_on_the_dev_column():
     study = Study("S", STUDY.cells, STUDY.columns, choose_on="a")
     assert best_row(study, collect(study, RECORDS)) == "after"
     assert best_row(study, collect(study, [])) is None

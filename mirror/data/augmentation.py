@@ -1,0 +1,130 @@
+"""Input-space augmentation: pure functions of a text and a random generator. Knows nothing of tokenizers or models.
+
+A view is a list of segments, with a mask token between consecutive ones. One segment means nothing was masked.
+
+    >>> span_mask("the quick brown fox", 5, min_chars=10, rng=view_rng(seed=1, epoch=0, row=7))
+    ['the quick b', 'fox']
+
+A rate is the share of words or tokens that the noise changes; at least one is always kept. `words` defines a word.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from itertools import pairwise
+
+import numpy as np
+
+
+View = list[str]
+Span = tuple[int, int]
+
+# Default share of words or tokens changed: masks as in BERT's pretraining, everything else less.
+DEFAULT_RATES = {"token": 0.15, "whole_word": 0.15, "reorder": 0.1, "delete": 0.1, "crop": 0.1}
+AUGMENTATIONS = ("span", *DEFAULT_RATES, "none")
+
+# Thai and Lao, Myanmar, Khmer, kana, Han: scripts without spaces between words.
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+WORD = re.compile(f"[{UNSPACED}]|[^\\s{UNSPACED}]+")
+
+
+def view_rng(seed: int, epoch: int, row: int, first_view: bool = False) -> np.random.Generator:
+    """The random generator of one row of one epoch: the same in any process, in any worker and after a resume.
+
+    The generators of the first and the second view are independent.
+    """
+    return np.random.default_rng([seed, epoch, row, *([1] if first_view else [])])
+
+
+def span_mask(text: str, length: int, min_chars: int, rng: np.random.Generator) -> View:
+    """Replace `length` consecutive characters at a uniformly drawn position by the mask (Mirror-BERT, section 2).
+
+    Args:
+        text: one that is shorter than `min_chars`, or not longer than the span, is not masked.
+        length: characters to mask; 0 turns masking off.
+    """
+    if not is_maskable(text, length, min_chars):
+        return [text]
+    start = int(rng.integers(len(text) - length + 1))
+    return [text[:start].rstrip(), text[start + length :].lstrip()]
+
+
+def is_maskable(text: str, length: int, min_chars: int) -> bool:
+    """Whether `span_mask` changes this text."""
+    return 0 < length < len(text) and len(text) >= min_chars
+
+
+def words(text: str) -> list[Span]:
+    """Start and end of each word: split at white space, and every character of a script without spaces is a word.
+
+    Combining marks stay with the character before them, punctuation with the word that it is attached to.
+
+        >>> [text[start:end] for text in ["I love 東京."] for start, end in words(text)]
+        ['I', 'love', '東', '京', '.']
+    """
+    spans: list[Span] = []
+    for match in WORD.finditer(text):
+        start, end = match.span()
+        if spans and start == spans[-1][1] and unicodedata.category(text[start]).startswith("M"):
+            spans[-1] = (spans[-1][0], end)
+        else:
+            spans.append((start, end))
+    return spans
+
+
+def bernoulli_mask(count: int, rate: float, rng: np.random.Generator) -> np.ndarray:
+    """(count,) booleans, each true with probability `rate`; at least one position stays unselected."""
+    mask = rng.random(count) < rate
+    if count and mask.all():
+        mask[rng.integers(count)] = False
+    return mask
+
+
+def word_view(text: str, augmentation: str, rate: float, rng: np.random.Generator) -> View:
+    """The text with its words masked (`whole_word`), shuffled (`reorder`), deleted (`delete`) or cropped (`crop`)."""
+    spans = words(text)
+    return {"whole_word": mask_words, "reorder": reorder, "delete": delete, "crop": crop}[augmentation](
+        text, spans, rate, rng
+    )
+
+
+def mask_words(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
+    """Mask each word with probability `rate`."""
+    cuts = [span for span, masked in zip(spans, bernoulli_mask(len(spans), rate, rng), strict=True) if masked]
+    starts, ends = [0, *(end for _, end in cuts)], [*(start for start, _ in cuts), len(text)]
+    return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)] if cuts else [text]
+
+
+def reorder(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
+    """Select each word with probability `rate` and permute the selected ones cyclically, so that each of them moves."""
+    picked = rng.permutation(np.flatnonzero(rng.random(len(spans)) < rate))
+    source = np.arange(len(spans))
+    source[picked] = np.roll(picked, 1)
+    order = [spans[index] for index in source]
+    gaps = [text[end:start] for (_, end), (start, _) in pairwise(spans)] + [""]
+    return ["".join(text[start:end] + gap for (start, end), gap in zip(order, gaps, strict=True)) or text]
+
+
+def delete(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
+    """Delete each word, with the space before it, with probability `rate`; at least one word stays."""
+    before = [0, *(end for _, end in spans[:-1])]
+    gone = bernoulli_mask(len(spans), rate, rng)
+    kept = [text[start:end] for start, (_, end), drop in zip(before, spans, gone, strict=False) if not drop]
+    return ["".join(kept).strip() or text]
+
+
+def crop(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
+    """Keep consecutive words, a share `1 - rate` of all (rounded, at least one), from a uniformly drawn start."""
+    if not spans:
+        return [text]
+    keep = max(1, round(len(spans) * (1 - rate)))
+    first = int(rng.integers(len(spans) - keep + 1))
+    return [text[spans[first][0] : spans[first + keep - 1][1]]]
+
+
+def mask_tokens(ids: list[int], mask_id: int, rate: float, rng: np.random.Generator) -> list[int]:
+    """Replace each token by the mask token with probability `rate`; at least one stays."""
+    return [
+        mask_id if masked else token for token, masked in zip(ids, bernoulli_mask(len(ids), rate, rng), strict=True)
+    ]

@@ -1,0 +1,74 @@
+"""The corpus report: what a user should know about a corpus before training on it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mirror.data.augmentation import is_maskable
+from mirror.data.corpus import READ_ROWS, Corpus, false_negative_chance
+from mirror.data.two_view_dataset import StreamedTwoViewDataset, TwoViewDataset
+
+
+def corpus_report(
+    corpus: Corpus, dataset: TwoViewDataset | StreamedTwoViewDataset, batch_size: int
+) -> dict[str, float | int | str | list[int]]:
+    """Facts of the corpus, for the log, `train_results.json` and the model card; holds no text.
+
+    A stream is not read ahead, so nothing is known of it: its report is empty.
+
+    Args:
+        batch_size: rows that are compared with each other in one step.
+    """
+    if isinstance(dataset, StreamedTwoViewDataset):
+        return {}
+    settings = dataset.settings
+    lengths = dataset.lengths("first_ids")
+    masked_column = "text_pair" if "text_pair" in corpus.rows.column_names else "text"
+    masked = sum(
+        is_maskable(text, settings.span_mask_length, settings.span_mask_min_chars)
+        for batch in corpus.rows.select_columns([masked_column]).iter(batch_size=READ_ROWS)
+        for text in batch[masked_column]
+    )
+    kept_duplicates = len(corpus.rows) > corpus.read_rows - corpus.duplicate_rows
+    chance_before = false_negative_chance(corpus.equal_pairs, corpus.read_rows, batch_size)
+    return {
+        "rows": len(corpus.rows),
+        "blank_rows_dropped": corpus.blank_rows,
+        "duplicate_rows": corpus.duplicate_rows,
+        "duplicates_kept": kept_duplicates,
+        "tokens_p5_p50_p95_max": [int(np.percentile(lengths, q)) for q in (5, 50, 95, 100)],
+        "tokens_mean": float(lengths.mean()),
+        "share_at_max_length": float((lengths >= settings.max_seq_length).mean()),
+        "augmentation": settings.augmentation,
+        "share_span_masked": masked / len(corpus.rows),
+        "batch_size": batch_size,
+        "false_negative_chance_with_duplicates": chance_before,
+    }
+
+
+def row_tokens(report: dict, packed: bool, max_seq_length: int) -> int:
+    """Tokens that a view takes in a batch: its own where rows are packed, the longest's where they are padded."""
+    if not report:
+        return max_seq_length
+    return round(report["tokens_mean"]) if packed else report["tokens_p5_p50_p95_max"][-1]
+
+
+def format_report(report: dict) -> str:
+    """The report as a few aligned lines."""
+    if not report:
+        return "  streamed: rows are seen once, duplicates are not looked for"
+    low, median, high, longest = report["tokens_p5_p50_p95_max"]
+    duplicates = "kept" if report["duplicates_kept"] else "dropped"
+    return "\n".join(
+        (
+            f"  rows                 {report['rows']:,}",
+            f"  duplicates           {report['duplicate_rows']:,} {duplicates}; with them {report['batch_size']}-row batches"
+            f" would hold a false negative {report['false_negative_chance_with_duplicates']:.0%} of the time",
+            f"  blank rows           {report['blank_rows_dropped']:,} dropped",
+            f"  tokens per row       {low} / {median} / {high} / {longest} (5%, median, 95%, longest)",
+            f"  cut at the limit     {report['share_at_max_length']:.1%} of the rows reach --max_seq_length",
+            f"  span mask            applies to {report['share_span_masked']:.1%} of the rows"
+            if report["augmentation"] == "span"
+            else f"  augmentation         {report['augmentation']}",
+        )
+    )

@@ -1,0 +1,124 @@
+"""Loading a pretrained encoder and its tokenizer, and its limits."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_FAMILIES
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_FAMILIES
+from transformers.utils import logging as transformers_logging
+
+from mirror.common import loading_policy
+from mirror.common.errors import InputError, one_line
+
+
+def load_backbone(
+    name_or_path: str, pooling: str, dtype: torch.dtype = torch.float32
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Encoder and tokenizer; without the pooler unless `pooling` uses it, so that nothing random is loaded or saved.
+
+    Raises:
+        InputError: not found, not a model, not a bidirectional encoder, or not to be trusted (`mirror.common.loading_policy`).
+    """
+    config = load_config(name_or_path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **loading_policy.remote_code())
+        options = {} if pooling == "pooler" else _without_pooler(config)
+        loading_policy.check_weights(name_or_path)
+        model = _load_weights(name_or_path, config=config, dtype=dtype, **options)
+    except InputError:
+        raise
+    except (OSError, ValueError, pickle.UnpicklingError) as error:
+        raise InputError(f"cannot load model '{name_or_path}': {one_line(error)}") from error
+    if pooling == "pooler" and getattr(model, "pooler", None) is None:
+        raise InputError(f"{name_or_path} ({config.model_type}) has no pooler; use --pooling cls or mean")
+    return model, tokenizer
+
+
+def load_config(name_or_path: str) -> PretrainedConfig:
+    """The configuration of a bidirectional encoder.
+
+    Raises:
+        InputError: not found, not a model, or a decoder.
+    """
+    try:
+        config = AutoConfig.from_pretrained(name_or_path, **loading_policy.remote_code())
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot load model '{name_or_path}': {one_line(error)}") from error
+    _refuse_decoder(name_or_path, config)
+    return config
+
+
+def _load_weights(name_or_path: str, **options) -> PreTrainedModel:
+    """`from_pretrained` without its table of unused head weights; a missing weight is an error instead."""
+    with quiet():
+        model, report = AutoModel.from_pretrained(
+            name_or_path, output_loading_info=True, **loading_policy.weights(), **options
+        )
+    if missing := sorted(report["missing_keys"]):
+        raise InputError(
+            f"{name_or_path} lacks {len(missing)} weights of a {type(model).__name__}, first {missing[0]}"
+        )
+    return model
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Context without progress bars and tables of the libraries."""
+    verbosity = transformers_logging.get_verbosity()
+    bars = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()
+
+
+def check_length(model: PreTrainedModel, max_seq_length: int) -> None:
+    """Refuse rows that are longer than the position embeddings allow.
+
+    Raises:
+        InputError
+    """
+    if max_seq_length > position_limit(model):
+        raise InputError(
+            f"--max_seq_length {max_seq_length} is more than the {position_limit(model)} positions of the model"
+        )
+
+
+def position_limit(model: PreTrainedModel) -> int:
+    """Longest row, in tokens, that the position embeddings allow (in RoBERTa they start after the padding index)."""
+    limit = getattr(model.config, "max_position_embeddings", None) or 1 << 30
+    embedding = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    padding_idx = getattr(embedding, "padding_idx", None)
+    return limit if padding_idx is None else limit - padding_idx - 1
+
+
+def _refuse_decoder(name_or_path: str, config: PretrainedConfig) -> None:
+    only_causal = config.model_type in CAUSAL_FAMILIES and config.model_type not in MASKED_FAMILIES
+    if config.is_encoder_decoder or only_causal:
+        raise InputError(
+            f"{name_or_path} ({config.model_type}) is not a bidirectional encoder; "
+            "give a masked LM such as bert-base-uncased"
+        )
+
+
+def _without_pooler(config: PretrainedConfig) -> dict[str, bool]:
+    model_class = AutoModel._model_mapping[type(config)]
+    accepts = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
+    return {"add_pooling_layer": False} if accepts else {}

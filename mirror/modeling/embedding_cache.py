@@ -1,0 +1,124 @@
+"""Cache of embeddings on disk: a text that a model has encoded is not encoded again, in this run or a later one.
+
+The folder of a model is named by a hash of what was loaded (weights, configuration, tokenizer, modules after pooling), pooling
+and length, so a changed checkpoint never gets the embeddings of the old one. A folder holds shards, written atomically: a crash
+loses at most the current shard. A damaged shard is detected by its checksum, removed, and computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from mirror.common.atomic_files import atomic_path
+from mirror.modeling.encoder import Encode, Encoder, deduplicated
+
+
+logger = logging.getLogger(__name__)
+
+SHARD_TEXTS = 8192
+_DAMAGED = (zipfile.BadZipFile, EOFError, KeyError, ValueError, OSError)
+
+
+def fingerprint(encoder: Encoder) -> str:
+    """Hex digest of everything that an embedding depends on besides its text.
+
+    Batch size and hardware are not part of it: they change a float32 embedding by some 1e-6, a bfloat16 one by 1e-2.
+    """
+    digest = hashlib.sha256()
+    config = {key: value for key, value in encoder.model.config.to_dict().items() if not key.startswith("_")}
+    described = (sorted(config.items(), key=str), encoder.head, encoder.pooling, encoder.max_seq_length)
+    digest.update(repr(described).encode())
+    digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
+    for part in (encoder.model, encoder.head):
+        for name, tensor in sorted(part.state_dict().items()):
+            digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+class EmbeddingCache:
+    """An `encode` that calls another `encode` only for texts that are not in its folder.
+
+    >>> encode = EmbeddingCache(Path("out/embeddings") / fingerprint(encoder)[:16], encoder.encode)
+    """
+
+    def __init__(self, folder: Path, encode: Encode, shard_texts: int = SHARD_TEXTS):
+        self.folder, self.encode, self.shard_texts = folder, encode, shard_texts
+        folder.mkdir(parents=True, exist_ok=True)
+        self.places: dict[bytes, tuple[Path, int]] = {}  # digest of a text -> shard and row
+        for shard in sorted(folder.glob("*.npz")):
+            digests = _read(shard, "digests")
+            if digests is not None:
+                self._remember(shard, digests)
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """(N, D) float32, as from the wrapped `encode`."""
+        return deduplicated(self._encode_unique)(texts) if texts else self.encode(texts)
+
+    def _encode_unique(self, texts: Sequence[str]) -> np.ndarray:
+        unique = {_digest(text): text for text in texts}
+        row_of = {key: row for row, key in enumerate(unique)}
+        vectors: np.ndarray | None = None  # (U, D), filled in place, so that a large dictionary is in memory once
+        for keys, found in self._stored_and_new(unique):
+            if vectors is None:
+                vectors = np.empty((len(unique), found.shape[1]), dtype=np.float32)
+            vectors[[row_of[key] for key in keys]] = found
+        return vectors
+
+    def _stored_and_new(self, unique: dict[bytes, str]) -> Iterator[tuple[list[bytes], np.ndarray]]:
+        """Digests and their vectors, shard by shard: first those on disk, then the rest, which is stored."""
+        wanted: dict[Path, list[bytes]] = {}
+        for key in unique.keys() & self.places.keys():
+            wanted.setdefault(self.places[key][0], []).append(key)
+        left = dict(unique)
+        for shard, keys in wanted.items():
+            stored = _read(shard, "vectors")
+            if stored is not None:
+                yield keys, stored[[self.places[key][1] for key in keys]]
+                for key in keys:
+                    del left[key]
+        keys = sorted(
+            left, key=lambda key: len(left[key])
+        )  # sorted by length, so that the batches of a shard have little padding
+        for start in range(0, len(keys), self.shard_texts):
+            chunk = keys[start : start + self.shard_texts]
+            made = self.encode([left[key] for key in chunk])
+            self._store(chunk, made)
+            yield chunk, made
+
+    def _store(self, keys: list[bytes], vectors: np.ndarray) -> None:
+        digests = np.frombuffer(b"".join(keys), dtype=np.uint8).reshape(len(keys), -1)  # (n, 20)
+        shard = self.folder / f"{hashlib.sha1(digests.tobytes()).hexdigest()}.npz"
+        try:
+            with atomic_path(shard) as aside, aside.open("wb") as file:
+                np.savez(file, digests=digests, vectors=vectors)
+        except OSError as error:  # a full disk costs the next run time, but does not stop this one
+            logger.warning("%s cannot be written (%s); these embeddings are not cached", shard, error)
+            return
+        self._remember(shard, digests)
+
+    def _remember(self, shard: Path, digests: np.ndarray) -> None:
+        for row, digest in enumerate(digests):
+            self.places[digest.tobytes()] = (shard, row)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha1(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def _read(shard: Path, member: str) -> np.ndarray | None:
+    """An array of a shard, verified by the checksum of the zip format; None, and the shard is removed, if it is damaged."""
+    try:
+        with np.load(shard) as arrays:
+            return arrays[member]
+    except _DAMAGED as error:
+        logger.warning("%s is damaged (%s); its texts are encoded again", shard, error)
+        shard.unlink(missing_ok=True)
+        return None

@@ -1,0 +1,230 @@
+"""A checkpoint that turns texts into vectors. Knows nothing of training, tasks or scores."""
+
+from __future__ import annotations
+
+import json
+import logging
+import pickle
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from mirror.common import loading_policy
+from mirror.common.errors import InputError, one_line
+from mirror.common.nearest_neighbors import top_k, unit_length
+from mirror.modeling.backbone import load_backbone, position_limit, quiet
+from mirror.modeling.pooling import POOLING_MODES, pool
+
+
+logger = logging.getLogger(__name__)
+
+Encode = Callable[[Sequence[str]], np.ndarray]  # N texts to (N, D) float32
+MIRROR_CONFIG = "mirror_config.json"  # what this project adds to a checkpoint
+DEFAULT_MAX_SEQ_LENGTH = 128
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Encoder:
+    """Tokenizer, model, pooling, and any modules that a sentence-transformers checkpoint applies after pooling.
+
+    >>> encoder = Encoder.from_pretrained("out/mirror")
+    >>> encoder.encode(["a text", "another"]).shape
+    (2, 768)
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase,
+        pooling: str,
+        max_seq_length: int = DEFAULT_MAX_SEQ_LENGTH,
+        head: Sequence[nn.Module] = (),
+    ):
+        if pooling not in POOLING_MODES:
+            raise InputError(f"unknown pooling '{pooling}'; one of {', '.join(POOLING_MODES)}")
+        self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
+        self.max_seq_length = max_seq_length
+        self.head = nn.Sequential(*head).to(model.device)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name_or_path: str,
+        pooling: str | None = None,
+        max_seq_length: int | None = None,
+        dtype: str = "float32",
+        device: str | torch.device | None = None,
+    ) -> Encoder:
+        """Load a checkpoint of this project, a sentence-transformers one, or any masked LM.
+
+        Args:
+            name_or_path: a folder or a Hub id.
+            pooling: overrides the checkpoint's; needed where the checkpoint does not say.
+            max_seq_length: in tokens, special ones included; overrides the checkpoint's.
+            dtype: of the weights and the forward pass: float32, bfloat16 or float16.
+            device: by default the accelerator, if there is one.
+
+        Raises:
+            InputError: nothing that can be loaded, a decoder, or no pooling known.
+        """
+        if Path(name_or_path).is_dir() and not (Path(name_or_path) / "config.json").exists():
+            raise InputError(f"{name_or_path}: no config.json in this folder; give a model folder or a Hub id")
+        stored = _read_json(name_or_path, MIRROR_CONFIG)
+        modules = _read_json(name_or_path, "modules.json")
+        known = stored or (_sentence_transformers_settings(name_or_path, modules) if modules else {})
+        if pooling and known.get("pooling") and pooling != known["pooling"]:
+            logger.warning("%s says pooling '%s'; using '%s' as asked", name_or_path, known["pooling"], pooling)
+        pooling = pooling or known.get("pooling")
+        if pooling is None:
+            raise InputError(
+                f"{name_or_path} is a plain masked LM and does not say how to pool; "
+                f"pass --pooling with one of {', '.join(POOLING_MODES)}"
+            )
+        model, tokenizer = load_backbone(name_or_path, pooling, DTYPES[dtype])
+        device = device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
+        head = [module.to(DTYPES[dtype]) for module in known.get("head", ())]
+        length = max_seq_length or known.get("max_seq_length") or DEFAULT_MAX_SEQ_LENGTH
+        return cls(model.to(device).eval(), tokenizer, pooling, min(length, position_limit(model)), head)
+
+    @torch.inference_mode()
+    def encode(self, texts: Sequence[str], batch_size: int = 64, show_progress: bool | None = None) -> np.ndarray:
+        """Vectors of `texts` in their order; each distinct text is encoded once, in batches of similar length.
+
+        Args:
+            texts: N strings; special tokens in them ("[MASK]") are treated as plain text.
+            batch_size: rows of one forward pass.
+            show_progress: a progress bar on stderr; by default only for a long list on a terminal.
+
+        Returns:
+            (N, D) float32.
+
+        Raises:
+            InputError: a vector is not finite; names the first such text.
+        """
+        if not texts:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        return deduplicated(lambda unique: self._encode_unique(unique, batch_size, show_progress))(texts)
+
+    def _encode_unique(self, texts: Sequence[str], batch_size: int, show_progress: bool | None) -> np.ndarray:
+        ids = self.tokenize(texts)
+        order = sorted(
+            range(len(texts)), key=lambda row: -len(ids[row])
+        )  # longest first: too large a batch fails at once
+        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
+        disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
+        with tqdm(total=len(texts), desc="encoding", unit="text", leave=False, disable=disable) as bar:
+            for start in range(0, len(order), batch_size):
+                rows = order[start : start + batch_size]
+                vectors[rows] = self.forward([ids[row] for row in rows]).float().cpu().numpy()
+                bar.update(len(rows))
+        _check_finite(vectors, texts)
+        return vectors
+
+    def similarity(self, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+        """Cosine of every text of one list with every text of another.
+
+        >>> encoder.similarity(["a cat"], ["a kitten", "a train"])
+
+        Returns:
+            (N, M) float32.
+        """
+        return unit_length(self.encode(first)) @ unit_length(self.encode(second)).T
+
+    def search(self, queries: Sequence[str], texts: Sequence[str], k: int = 10) -> list[list[tuple[str, float]]]:
+        """The `k` texts with the highest cosine for each query, best first, as (text, cosine).
+
+        >>> encoder.search(["how to open a file"], ["Open a file.", "Close a socket."], k=1)
+
+        For many calls over the same texts, encode them once and use `mirror.common.nearest_neighbors.top_k`.
+        """
+        scores, rows = top_k(unit_length(self.encode(queries)), unit_length(self.encode(texts)), k)  # (Q, k) each
+        return [
+            [(texts[row], float(score)) for row, score in zip(*found, strict=True)]
+            for found in zip(rows, scores, strict=True)
+        ]
+
+    @property
+    def dimension(self) -> int:
+        """Width D of the vectors."""
+        widths = [module.out_features for module in self.head if hasattr(module, "out_features")]
+        return widths[-1] if widths else self.model.config.hidden_size
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids of each text, special ones included, cut at `max_seq_length`; not padded."""
+        encoded = self.tokenizer(
+            list(texts), truncation=True, max_length=self.max_seq_length, split_special_tokens=True
+        )
+        return encoded["input_ids"]
+
+    def forward(self, ids: list[list[int]]) -> Tensor:
+        """(B, D) in the model's dtype: vectors of B texts from `tokenize`, as one batch; differentiable."""
+        padding = {"padding": "max_length", "max_length": self.max_seq_length} if self.pooling == "mean_padded" else {}
+        batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
+        output = self.model(**batch, output_hidden_states=self.pooling == "first_last_mean")
+        vectors = pool(output, batch["attention_mask"], self.pooling)
+        return self.head({"sentence_embedding": vectors})["sentence_embedding"] if len(self.head) else vectors
+
+
+def deduplicated(encode: Encode) -> Encode:
+    """`encode` for each distinct text once, with the vectors of all texts in their order."""
+
+    def encode_all(texts: Sequence[str]) -> np.ndarray:
+        row_of: dict[str, int] = {}
+        rows = [row_of.setdefault(text, len(row_of)) for text in texts]
+        vectors = encode(list(row_of))
+        return vectors if len(row_of) == len(texts) else vectors[rows]
+
+    return encode_all
+
+
+def _read_json(name_or_path: str, filename: str) -> dict | list | None:
+    try:
+        path = loading_policy.model_file(name_or_path, filename)
+    except OSError as error:  # not a valid Hub id
+        raise InputError(
+            f"cannot load model '{name_or_path}': there is no such folder, and it is not a Hub id"
+        ) from error
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8")) if path else None
+    except ValueError as error:
+        raise InputError(f"{name_or_path}: {filename} is not valid JSON ({error})") from error
+
+
+def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> dict:
+    """Pooling, length and later modules of a sentence-transformers checkpoint, read by that library itself."""
+    from sentence_transformers import SentenceTransformer
+
+    for module in modules:
+        if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
+            raise InputError(f"{name_or_path}: modules.json names '{module['path']}', which is outside the checkpoint")
+        loading_policy.check_weights(name_or_path, module["path"])
+    try:
+        with quiet():
+            loaded = SentenceTransformer(
+                name_or_path, device="cpu", **loading_policy.remote_code(), model_kwargs=loading_policy.weights()
+            )
+    except (OSError, ValueError, ImportError, pickle.UnpicklingError) as error:
+        raise InputError(f"cannot load model '{name_or_path}': {one_line(error)}") from error
+    kinds = [type(module).__name__ for module in loaded]
+    if kinds[:2] != ["Transformer", "Pooling"]:
+        raise InputError(
+            f"{name_or_path}: modules {kinds}; only checkpoints that start with Transformer, Pooling are read"
+        )
+    mode = loaded[1].pooling_mode
+    if mode not in POOLING_MODES:
+        raise InputError(f"{name_or_path}: pooling '{mode}' is not one of {', '.join(POOLING_MODES)}; pass --pooling")
+    return {"pooling": mode, "max_seq_length": loaded.max_seq_length, "head": list(loaded)[2:]}
+
+
+def _check_finite(vectors: np.ndarray, texts: Sequence[str]) -> None:
+    bad = ~np.isfinite(vectors).all(axis=1)
+    if bad.any():
+        text = texts[int(bad.argmax())]
+        raise InputError(
+            f"{bad.sum()} of {len(texts)} vectors are not finite, first for {text[:80]!r}; try --dtype float32"
+        )

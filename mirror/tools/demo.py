@@ -1,0 +1,138 @@
+"""A local web page that compares the model before and after training: cosines, search and a map of your texts.
+
+    python -m mirror.tools.demo out/mirror --texts texts.txt
+    python -m mirror.tools.demo out/mirror                                # docstrings of the installed packages
+    python -m mirror.tools.demo out/mirror --texts texts.csv --text_column title --before bert-base-uncased
+
+Open the printed address in a browser; Ctrl-C stops the server. It only accepts connections from the same machine;
+docs/demo.md shows an SSH tunnel to a remote one. Texts are read like --train_file of run_mirror.py.
+Needs requirements-demo.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mirror.common.cli import Parser, add_trust, positive
+from mirror.common.errors import InputError, run_main
+from mirror.common.logging import configure_logging, hide_dataset_progress
+
+
+if TYPE_CHECKING:
+    from mirror.tools.demo_models import ComparedModel
+
+LOOPBACK = "127.0.0.1"
+
+logger = logging.getLogger("mirror.tools.demo")
+
+
+def main() -> None:
+    args = parse_arguments()
+    configure_logging(logging.WARNING)
+    logger.setLevel(logging.INFO)
+    try:
+        import uvicorn
+
+        from mirror.tools.demo_server import create_app
+    except ImportError as error:
+        raise InputError(f"mirror.tools.demo needs {error.name}: pip install -r requirements-demo.txt") from error
+    from mirror.common import loading_policy
+
+    hide_dataset_progress()
+    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
+    with open_socket(args.port) as listening:  # bind the port before minutes of encoding
+        app = create_app(*load_models(args), args.top_k)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
+        sys.stdout.write(f"http://{LOOPBACK}:{args.port}\n")
+        sys.stdout.flush()
+        with contextlib.suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listening])
+
+
+def open_socket(port: int) -> socket.socket:
+    """A listening socket that only this machine can connect to.
+
+    Raises:
+        InputError: the port is in use, or is not a valid port.
+    """
+    try:
+        return socket.create_server((LOOPBACK, port))
+    except (OSError, OverflowError) as error:
+        reason = os.strerror(error.errno) if isinstance(error, OSError) else error
+        raise InputError(f"--port {port}: {reason}; choose another port") from error
+
+
+def load_models(args: argparse.Namespace) -> tuple[ComparedModel, ComparedModel]:
+    """The models before and after training, each with the embeddings of the texts.
+
+    Raises:
+        InputError: a model or the texts cannot be read, or the base model of the run is unknown.
+    """
+    from mirror.data.corpus import CorpusSource, load_training_corpus
+    from mirror.evaluation.results import short_names
+    from mirror.modeling.encoder import Encoder
+    from mirror.tools.demo_models import ComparedModel
+
+    base = args.before or base_model(Path(args.model))
+    source = CorpusSource(
+        train_file=(args.texts,) if args.texts else (), text_column=args.text_column, max_train_samples=args.max_texts
+    )
+    texts = list(load_training_corpus(source).rows["text"])
+    after = Encoder.from_pretrained(args.model, args.pooling)
+    before = Encoder.from_pretrained(base, after.pooling, after.max_seq_length)
+    origin = args.texts or "the docstrings of the installed packages"
+    logger.info("%s texts from %s; before: %s, after: %s", f"{len(texts):,}", origin, base, args.model)
+    names = short_names([base, args.model])
+    return ComparedModel(names[0], before, texts), ComparedModel(names[1], after, texts)
+
+
+def base_model(folder: Path) -> str:
+    """The Hub id or folder of the base model of a run, from its `train_results.json`.
+
+    Raises:
+        InputError: there is no record, or the base model was a local folder, whose path is not recorded.
+    """
+    from mirror.assets import EMBEDDED_MODEL
+    from mirror.training.run_record import RunRecord
+
+    try:
+        base = RunRecord.load(folder).run["base_model"]
+    except (InputError, KeyError) as error:
+        raise InputError(
+            f"{folder}: no train_results.json that names the base model; give the base model with --before"
+        ) from error
+    if base["hub_id"]:
+        return base["hub_id"]
+    if base["name"] == EMBEDDED_MODEL.name:
+        return str(EMBEDDED_MODEL)
+    raise InputError(f"{folder} was trained from a local folder '{base['name']}'; give its path with --before")
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("model", metavar="OUT", help="the --output_dir of a finished run, or any checkpoint with --before")
+    add(
+        "--texts",
+        metavar="F",
+        help="file with the texts, or a glob in quotes; default: docstrings of the installed packages",
+    )
+    add("--text_column", metavar="T", help="column with the text; default: 'text', or the only column")
+    add("--before", metavar="M", help="model to compare with; default: the base model of the run")
+    add("--pooling", help="override the pooling of both models; required for a plain masked LM")
+    add("--max_texts", type=positive, default=10_000, metavar="N", help="use the first N texts (default: 10000)")
+    add("--top_k", type=positive, default=5, metavar="K", help="matches per query (default: 5)")
+    add("--port", type=positive, default=7860, metavar="P", help="local port (default: 7860)")
+    add_trust(parser)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,151 @@
+"""HTTP server of `mirror.tools.demo`: the page and its API, with limits on the host, size and rate of requests.
+
+Only the page of this server may send requests. Other host names are refused (DNS rebinding: a foreign name that
+resolves to 127.0.0.1), and so are bodies without a JSON content type (cross-origin posts from foreign pages). Input is
+neither logged nor stored.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.staticfiles import StaticFiles
+from pydantic import BaseModel, StringConstraints
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+
+from mirror.common.errors import InputError
+from mirror.tools.demo_models import ComparedModel
+
+
+PAGE = Path(__file__).resolve().parent / "page"
+HOSTS = ["127.0.0.1", "localhost"]  # host names in requests from this machine or through a tunnel
+MAX_BODY_BYTES = 64 << 10
+MAX_CHARACTERS = 2000  # of an input text; same as maxlength in index.html
+SHOWN_CHARACTERS = 300  # of a text of the corpus on the page
+MAP_TEXTS = 2000
+REQUESTS_PER_SECOND, MAX_BURST = 5, 20
+HEADERS = {
+    # No external resources, no inline code, and no HTML from strings (trusted types).
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",  # another run may use the same address later
+}
+
+Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_CHARACTERS)]
+
+
+class Pair(BaseModel):
+    first: Text
+    second: Text
+
+
+class Query(BaseModel):
+    query: Text
+
+
+class TokenBucket:
+    """Rate limiter: up to `burst` requests at once, `rate` requests per second on average.
+
+    All requests come from one machine, so limits per client, as libraries offer them, are not needed.
+    """
+
+    def __init__(self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic):
+        self.rate, self.burst, self.clock = rate, burst, clock
+        self.tokens, self.filled = burst, clock()
+
+    def wait(self) -> float:
+        """0 if a request may pass now, otherwise the seconds until the next one may."""
+        now = self.clock()
+        self.tokens, self.filled = min(self.burst, self.tokens + (now - self.filled) * self.rate), now
+        if self.tokens < 1:
+            return (1 - self.tokens) / self.rate
+        self.tokens -= 1
+        return 0.0
+
+
+def create_app(before: ComparedModel, after: ComparedModel, k: int) -> FastAPI:
+    """The page and its API, which answers with the results of both models; `k` matches per query."""
+    app = FastAPI(openapi_url=None)  # no documentation pages: they load external scripts
+    models = {"before": before, "after": after}
+    map_of_corpus = corpus_map(models)
+
+    # The handlers do not await, so requests run one after the other: tokenizers are not thread-safe.
+    @app.get("/api/corpus")
+    async def corpus():
+        return map_of_corpus
+
+    @app.post("/api/cosine")
+    async def cosine(pair: Pair):
+        return {name: model.cosine(pair.first, pair.second) for name, model in models.items()}
+
+    @app.post("/api/search")
+    async def search(body: Query):
+        answers = {name: model.search(body.query, k) for name, model in models.items()}
+        for answer in answers.values():
+            for match in answer["matches"]:
+                match["text"] = shorten(match["text"])
+        return answers
+
+    app.mount("/", StaticFiles(directory=PAGE, html=True))
+    protect(app)
+    return app
+
+
+def corpus_map(models: dict[str, ComparedModel]) -> dict:
+    """A fixed random sample of at most `MAP_TEXTS` texts, and the description of each model on them."""
+    texts = models["after"].texts
+    rows = sorted(random.Random(0).sample(range(len(texts)), min(MAP_TEXTS, len(texts))))
+    described = {name: model.describe(rows) for name, model in models.items()}
+    pooling = models["after"].encoder.pooling
+    return {"num_texts": len(texts), "pooling": pooling, "texts": [shorten(texts[row]) for row in rows], **described}
+
+
+def shorten(text: str) -> str:
+    """The text, cut to `SHOWN_CHARACTERS` characters."""
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def protect(app: FastAPI) -> None:
+    """Add limits on host, size and rate, security headers on every response, and one-line JSON errors."""
+    bucket = TokenBucket(REQUESTS_PER_SECOND, MAX_BURST)
+    app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
+
+    @app.middleware("http")
+    async def limit_rate(request: Request, call_next):
+        wait = bucket.wait() if request.method == "POST" else 0.0
+        if wait:
+            response = error_response(429, "too many requests; wait a moment")
+            response.headers["Retry-After"] = str(math.ceil(wait))
+        else:
+            response = await call_next(request)
+        response.headers.update(HEADERS)
+        return response
+
+    app.add_middleware(TrustedHostMiddleware, allowed_hosts=HOSTS)  # the middleware added last runs first
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError):
+        first = error.errors()[0]
+        return error_response(422, f"{first['msg']} ({'.'.join(map(str, first['loc']))})")
+
+    @app.exception_handler(InputError)
+    async def unusable(request: Request, error: InputError):
+        return error_response(400, str(error))
+
+
+def error_response(status: int, message: str) -> JSONResponse:
+    return JSONResponse({"error": message}, status)

@@ -1,0 +1,226 @@
+"""A folder of parquet shards with one embedding per row of the input. Knows rows and vectors; knows nothing of models.
+
+    OUT/_manifest.json          settings that all vectors share; the numbers of rows and shards, once complete
+    OUT/shard-000000.parquet    row (int64), vector (list of D numbers), scale (with int8), text (with keep_text)
+    OUT/shard-000001.parquet    the next `shard_rows` rows, and so on; only the last shard may be shorter
+
+Shards are written atomically, so after a crash the same command continues with the missing shards. Programs that
+read a folder of parquet files ignore names that start with an underscore.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Dataset, IterableDataset, concatenate_datasets
+from tqdm.auto import tqdm
+
+from mirror.common.atomic_files import atomic_path, atomic_write_text, make_output_folder
+from mirror.common.errors import InputError, one_line
+from mirror.data.corpus import CorpusSource, open_parts, pick_columns
+
+
+logger = logging.getLogger(__name__)
+
+VectorType = Literal["float32", "float16", "int8"]
+MANIFEST = "_manifest.json"
+DIGEST = b"mirror_texts_sha256"  # key in the metadata of a shard: hash of its texts
+
+
+@dataclass(frozen=True)
+class ShardFolder:
+    """The shards with one model's embeddings of one input.
+
+    Args:
+        path: the folder.
+        common: settings that all vectors share (model, pooling, precision, ...); a folder with others is refused.
+        shard_rows: rows per shard.
+        vector_type: `float32`; `float16`, half the size; or `int8`, a quarter of the size (see `quantise`).
+        keep_text: also write the column `text`.
+    """
+
+    path: Path
+    common: dict[str, str | int]
+    shard_rows: int
+    vector_type: VectorType = "float32"
+    keep_text: bool = False
+
+    @property
+    def settings(self) -> dict[str, str | int | bool]:
+        """The settings in the manifest, which hold for every vector."""
+        shape = {"vector_type": self.vector_type, "shard_rows": self.shard_rows, "keep_text": self.keep_text}
+        return self.common | shape
+
+    def shard(self, number: int) -> Path:
+        return self.path / f"shard-{number:06d}.parquet"
+
+    def open(self) -> None:
+        """Create the folder, or check that it was created with the same settings; delete temporary files of a crash.
+
+        Raises:
+            InputError: the folder cannot be created, contains other files, or vectors with other settings.
+        """
+        make_output_folder(self.path)
+        if (self.path / MANIFEST).exists():
+            self._check_manifest()
+        elif any(self.path.iterdir()):
+            raise InputError(f"--output_dir {self.path} contains other files; give a new or an empty folder")
+        else:
+            self._write_manifest({})
+        for temporary in self.path.glob("_shard-*.tmp"):
+            temporary.unlink()
+
+    def holds(self, number: int, texts: Sequence[str]) -> bool:
+        """Whether shard `number` exists. A damaged shard counts as missing and is written again.
+
+        Raises:
+            InputError: the shard has vectors of other texts: the input is not the one that the folder was created for.
+        """
+        shard = self.shard(number)
+        if not shard.exists():
+            return False
+        try:
+            stored = pq.read_schema(shard).metadata[DIGEST]
+        except (pa.ArrowException, OSError) as error:
+            logger.warning("%s is damaged (%s); its rows are encoded again", shard, one_line(error, 120))
+            return False
+        if stored != _digest(texts):
+            raise InputError(f"{shard} holds vectors of other texts: the input has changed; use another --output_dir")
+        return True
+
+    def write(self, number: int, texts: Sequence[str], vectors: np.ndarray) -> None:
+        """Write shard `number` atomically.
+
+        Args:
+            texts: the N texts of the shard, in input order.
+            vectors: their embeddings, (N, D) float32.
+        """
+        columns = {"row": pa.array(np.arange(len(texts)) + number * self.shard_rows, pa.int64())}
+        columns |= _vector_columns(vectors, self.vector_type)
+        if self.keep_text:
+            columns["text"] = pa.array(texts, pa.string())
+        table = pa.table(columns).replace_schema_metadata({DIGEST: _digest(texts)})
+        with atomic_path(self.shard(number)) as temporary:
+            pq.write_table(table, temporary, use_dictionary=False)  # vectors rarely repeat
+
+    def finish(self, num_rows: int) -> None:
+        """Check that the shards hold exactly `num_rows` rows, and write the counts to the manifest.
+
+        Raises:
+            InputError: there is a shard from a longer input.
+            RuntimeError: a shard is missing or too short.
+        """
+        expected = {
+            self.shard(number): min(self.shard_rows, num_rows - start)
+            for number, start in enumerate(range(0, num_rows, self.shard_rows))
+        }
+        found = {shard: pq.read_metadata(shard).num_rows for shard in self.path.glob("shard-*.parquet")}
+        if extra := sorted(found.keys() - expected.keys()):
+            raise InputError(f"{extra[0]} is beyond the {num_rows:,} rows of the input; use another --output_dir")
+        if found != expected:
+            wrong = min(shard for shard in expected if found.get(shard) != expected[shard])
+            raise RuntimeError(f"{wrong} has {found.get(wrong, 0):,} rows, expected {expected[wrong]:,}")
+        self._write_manifest({"num_rows": num_rows, "num_shards": len(expected)})
+
+    def _check_manifest(self) -> None:
+        stored = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+        for key, value in self.settings.items():
+            if stored.get(key) != value:
+                raise InputError(
+                    f"--output_dir {self.path} holds vectors with {key} {stored.get(key)}, not {value}; "
+                    "use another folder, or delete it to start over"
+                )
+
+    def _write_manifest(self, counts: dict[str, int]) -> None:
+        atomic_write_text(self.path / MANIFEST, json.dumps(self.settings | counts, indent=2) + "\n")
+
+
+def read_rows(source: CorpusSource) -> Dataset | IterableDataset:
+    """All rows of the input as the column `text`, in input order, including blank and duplicate rows.
+
+    Raises:
+        InputError: a file is missing, empty, not text, or does not have the column.
+    """
+    return concatenate_datasets([pick_columns(part, name, source, strip=False) for name, part in open_parts(source)])
+
+
+def fill(
+    folder: ShardFolder,
+    rows: Dataset | IterableDataset,
+    encode: Callable[[Sequence[str]], np.ndarray],
+    process: int = 0,
+    num_processes: int = 1,
+) -> int:
+    """Encode the missing shards of this process, with one shard in memory at a time.
+
+    Every process reads all rows, which is cheap compared to encoding, and encodes every `num_processes`-th shard.
+
+    Args:
+        rows: dataset with the column `text`.
+        encode: texts to embeddings, (N, D) float32.
+        process: index of this process.
+
+    Returns:
+        The number of rows of the input.
+
+    Raises:
+        InputError: the input is empty, or an existing shard has vectors of other texts.
+    """
+    total = len(rows) if isinstance(rows, Dataset) else None
+    num_rows = 0
+    with tqdm(total=total, desc="rows", unit="row", unit_scale=True, disable=None if process == 0 else True) as bar:
+        for number, batch in enumerate(rows.iter(batch_size=folder.shard_rows)):
+            texts = batch["text"]
+            if number % num_processes == process and not folder.holds(number, texts):
+                folder.write(number, texts, encode(texts))
+            num_rows += len(texts)
+            bar.update(len(texts))
+    if not num_rows:
+        raise InputError("the input has no rows")
+    return num_rows
+
+
+def quantise(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Quantise to 8 bits: vector = int8 vector * scale, with an error of at most half the scale per dimension.
+
+    Each vector has its own scale, its largest magnitude / 127. Shards are therefore independent of each other, and the
+    cosine of two int8 vectors does not need the scales.
+
+    Args:
+        vectors: (N, D) float32.
+
+    Returns:
+        The int8 vectors, (N, D), and their float32 scales, (N,); the scale of a zero vector is 0.
+    """
+    scale = np.abs(vectors).max(axis=1) / 127  # (N,)
+    steps = vectors / np.where(scale > 0, scale, 1)[:, None]
+    return np.rint(steps).astype(np.int8), scale.astype(np.float32)
+
+
+def _vector_columns(vectors: np.ndarray, vector_type: VectorType) -> dict[str, pa.Array]:
+    columns = {}
+    if vector_type == "int8":
+        vectors, scale = quantise(vectors)
+        columns["scale"] = pa.array(scale)
+    elif vector_type == "float16":
+        limit = np.finfo(np.float16).max
+        if np.abs(vectors).max() > limit:
+            raise InputError(
+                f"a vector has a value beyond {limit:.0f}, the float16 maximum; use --vector_type float32"
+            )
+        vectors = vectors.astype(np.float16)
+    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
+    return {"vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])} | columns
+
+
+def _digest(texts: Sequence[str]) -> bytes:
+    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest().encode()

@@ -1,0 +1,54 @@
+"""The end of every training script: save, verify with every reader, write record and model card, push, exit."""
+
+from __future__ import annotations
+
+import logging
+
+from mirror.common.distributed import shutdown
+from mirror.modeling.checkpoint import verify_encoder
+from mirror.tools.card_scores import scores_of_run, write_scores
+from mirror.tools.model_card import write_card
+from mirror.training.encoder_trainer import EncoderTrainer
+from mirror.training.run_record import RunRecord, run_facts
+
+
+logger = logging.getLogger(__name__)
+
+
+def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> None:
+    """Write the final checkpoint with record, scores and model card, push it if asked, and shut down all processes.
+
+    Call nothing afterwards.
+
+    Args:
+        metrics: what `trainer.train` returned.
+        commit_message: commit message of the push, with `--push_to_hub`.
+
+    Raises:
+        InputError: the disk is full, or the push failed.
+        RuntimeError: a reader computes different embeddings from the saved checkpoint.
+    """
+    args = trainer.args
+    trainer.save_model(_internal_call=True)  # does not push: the model card is not written yet
+    trainer.save_state()
+    if trainer.is_world_process_zero():
+        encoder = trainer.encoder(training=False)
+        cosines = verify_encoder(args.output_dir, encoder, trainer.sample_texts())
+        RunRecord(
+            method=trainer.method,
+            metrics=metrics,
+            run=run_facts(args, trainer.base_model, trainer.dataset_name, trainer.summary),
+            corpus=trainer.corpus_report,
+            settings=trainer.settings,
+            cosine_after_reload=cosines,
+        ).save(args.output_dir)
+        data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
+        write_scores(args.output_dir, scores_of_run(trainer.state, args.load_best_model_at_end, data_dir))
+        write_card(args.output_dir)
+        logger.info(
+            "saved in %s (%s pooling); embeddings verified with %s",
+            args.output_dir, encoder.pooling, " and ".join(cosines),
+        )  # fmt: skip
+    if args.push_to_hub:
+        trainer.push_to_hub(commit_message=commit_message)
+    shutdown(trainer.accelerator)

@@ -1,0 +1,79 @@
+"""Selecting a checkpoint without labels: alignment plus uniformity of held-out texts (Wang & Isola 2020).
+
+Knows an encoder and rows of two views; knows neither the Trainer nor any task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from datasets import Dataset, IterableDataset
+from torch import Tensor
+
+from mirror.common.alignment_uniformity import alignment, uniformity
+from mirror.common.errors import InputError
+from mirror.data.collators import both_views
+from mirror.data.corpus import Corpus
+from mirror.data.two_view_dataset import TwoViewDataset
+from mirror.modeling.encoder import Encoder
+
+
+Scorer = Callable[[Encoder], dict[str, float]]
+
+CRITERION = "alignment_uniformity"  # lower is better
+BATCH_SIZE = 64
+NOISE_SEED = 0
+
+
+def hold_out(corpus: Corpus, count: int, seed: int) -> tuple[Corpus, Dataset]:
+    """Split `count` rows, drawn with `seed`, off the corpus: the rest, and the held-out rows.
+
+    Raises:
+        InputError: a stream, or a corpus that is too small.
+    """
+    if isinstance(corpus.rows, IterableDataset):
+        raise InputError("--validation_samples draws texts from the whole corpus; leave out --streaming")
+    if count >= len(corpus.rows):
+        raise InputError(f"--validation_samples {count}: the corpus has only {len(corpus.rows):,} distinct texts")
+    parts = corpus.rows.train_test_split(test_size=count, seed=seed)
+    return replace(corpus, rows=parts["train"]), parts["test"]
+
+
+def alignment_uniformity_scorer(dataset: TwoViewDataset) -> Scorer:
+    """A function that scores an encoder on held-out texts: `alignment`, `uniformity` and their sum, the criterion."""
+
+    def score(encoder: Encoder) -> dict[str, float]:
+        first, second = noisy_views(encoder, dataset)  # (N, D) each
+        align, uniform = alignment(first, second).item(), uniformity(first).item()
+        return {"alignment": align, "uniformity": uniform, CRITERION: align + uniform}
+
+    return score
+
+
+@torch.no_grad()
+def noisy_views(encoder: Encoder, dataset: TwoViewDataset) -> tuple[Tensor, Tensor]:
+    """(N, D) of both views of N texts, with the noise of training.
+
+    Without dropout both views of a word would be the same vector, and the alignment 0 for every checkpoint. The noise has a
+    fixed seed, the same for all checkpoints, and the random state of the training is not changed.
+    """
+    device = encoder.model.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(NOISE_SEED)
+        encoder.model.train()
+        starts = range(0, len(dataset), BATCH_SIZE)
+        rows = (dataset.__getitems__(list(range(start, min(start + BATCH_SIZE, len(dataset))))) for start in starts)
+        views = [encoder.forward(both_views(batch)).float().chunk(2) for batch in rows]
+        encoder.model.eval()
+    first, second = (torch.cat(side) for side in zip(*views, strict=True))
+    return first, second
+
+
+def combine_scorers(*scorers: Scorer | None) -> Scorer | None:
+    """One function that returns the scores of all `scorers`; None if there are none."""
+    present = [scorer for scorer in scorers if scorer]
+    if not present:
+        return None
+    return lambda encoder: {name: score for scorer in present for name, score in scorer(encoder).items()}

@@ -1,0 +1,67 @@
+"""Large contrastive batches in the memory of a small one (Gao et al. 2021, "Scaling Deep Contrastive Learning Batch
+Size under Memory Limited Setup"). Knows nothing of models or trainers.
+
+1. Embed every mini-batch without gradient, and store the random state before each.
+2. Compute the loss on all vectors, and its gradient with respect to them.
+3. Embed every mini-batch again, with gradient and with the same noise, and backpropagate its part of that gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+
+Batch = dict[str, Tensor]
+
+
+def backward_through_cache(
+    mini_batches: list[Batch],
+    embed: Callable[[Batch], Tensor],
+    contrast: Callable[[Tensor, Tensor], Tensor],
+    backward: Callable[[Tensor], None],
+    synchronised: Callable[[bool], AbstractContextManager],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Accumulate in the weights the gradient of `contrast` over all mini-batches as one batch.
+
+    Args:
+        mini_batches: M of them; number i holds both views of its m_i texts.
+        embed: vectors of a mini-batch, (2 m_i, D), first views before second ones.
+        contrast: the loss of (B, D) first and (B, D) second views, B the sum of all m_i.
+        backward: runs the backward pass of a loss (and scales it, in float16).
+        synchronised: a context that exchanges gradients between processes if its argument is true, which it is once,
+            for the last mini-batch.
+
+    Returns:
+        The loss, detached, and both views' vectors, (B, D) each.
+    """
+    states, pieces = [], []
+    with torch.no_grad():
+        for batch in mini_batches:
+            states.append(random_state())
+            pieces.append(embed(batch).chunk(2))
+    first, second = (torch.cat(side).requires_grad_() for side in zip(*pieces, strict=True))  # (B, D) each
+    loss = contrast(first, second)
+    backward(loss)
+
+    sizes = [len(piece[0]) for piece in pieces]
+    gradients = zip(first.grad.split(sizes), second.grad.split(sizes), strict=True)
+    for number, (batch, state, gradient) in enumerate(zip(mini_batches, states, gradients, strict=True), start=1):
+        set_random_state(state)  # afterwards the generator is in the state after the first pass
+        with synchronised(number == len(mini_batches)):
+            embed(batch).backward(torch.cat(gradient))
+    return loss.detach(), first.detach(), second.detach()
+
+
+def random_state() -> list[Tensor]:
+    """State of the random generators of the CPU and the current GPU."""
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state()] if torch.cuda.is_available() else [])]
+
+
+def set_random_state(state: list[Tensor]) -> None:
+    torch.set_rng_state(state[0])
+    if len(state) > 1:
+        torch.cuda.set_rng_state(state[1])

@@ -1,0 +1,114 @@
+"""What is refused before anything is computed: an output folder in use, a wrong checkpoint, a corpus that is too small."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from datasets import Dataset, IterableDataset, disable_progress_bars
+from transformers import TrainingArguments
+from transformers.integrations import get_reporting_integration_callbacks
+from transformers.utils import logging as transformers_logging
+
+from mirror.common.atomic_files import make_output_folder
+from mirror.common.errors import InputError
+from mirror.modeling.backbone import load_config
+from mirror.training.resumable import MANIFEST, is_complete, last_complete_checkpoint
+
+
+def preflight(args: TrainingArguments, model_name_or_path: str, force: bool) -> str | None:
+    """Set the libraries' verbosity and check everything that can be checked without data.
+
+    Returns:
+        The checkpoint to resume from, if `--resume_from_checkpoint` asks for one.
+
+    Raises:
+        InputError: what is wrong with the flags, in one line.
+    """
+    transformers_logging.set_verbosity(args.get_process_log_level())
+    if args.local_process_index != 0:
+        disable_progress_bars()
+    check_output_dir(args.output_dir, bool(args.resume_from_checkpoint), force)
+    check_reporters(args.report_to)
+    load_config(model_name_or_path)
+    return find_checkpoint(args)
+
+
+def check_output_dir(output_dir: str, resuming: bool, force: bool) -> None:
+    """Refuse to overwrite another run, and a folder in which nothing can be written.
+
+    Raises:
+        InputError
+    """
+    folder = make_output_folder(output_dir)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:  # os.access does not know of full disks
+            probe.write(b"0" * 4096)
+    except OSError as error:
+        raise InputError(f"--output_dir {output_dir}: nothing can be written there ({error.strerror})") from error
+    traces = [folder / "config.json", folder / "train_results.json", *folder.glob("checkpoint-*")]
+    if not resuming and not force and any(trace.exists() for trace in traces):
+        raise InputError(
+            f"--output_dir {output_dir} holds another run; continue it with --resume_from_checkpoint true, "
+            "or overwrite it with --force"
+        )
+
+
+def check_reporters(report_to: list[str]) -> None:
+    """Create the back-ends that `--report_to` names once, to see that they work.
+
+    Raises:
+        InputError: there is no such back-end, or its package is not installed.
+    """
+    try:
+        for callback in get_reporting_integration_callbacks(report_to):
+            callback()
+    except (ValueError, RuntimeError, ImportError) as error:
+        reason = str(error).partition(". ")[0].rstrip(".")
+        raise InputError(
+            f"--report_to {' '.join(report_to)}: {reason}; pip install tensorboard, or use --report_to none"
+        ) from error
+
+
+def find_checkpoint(args: TrainingArguments) -> str | None:
+    """The folder that `--resume_from_checkpoint` means: the newest complete one of the output folder, or a path.
+
+    Raises:
+        InputError: there is none, or it is incomplete.
+    """
+    asked = args.resume_from_checkpoint
+    if not asked:
+        return None
+    found = last_complete_checkpoint(args.output_dir) if asked is True else asked
+    if found is None or not Path(found).is_dir():
+        raise InputError(f"--resume_from_checkpoint: no checkpoint in {args.output_dir if asked is True else asked}")
+    if not is_complete(found):
+        raise InputError(
+            f"--resume_from_checkpoint {found} is incomplete: its {MANIFEST}, or files that it lists, are missing"
+        )
+    return found
+
+
+def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -> None:
+    """Refuse a corpus that does not fill one step: incomplete batches are dropped, so nothing would be trained.
+
+    Raises:
+        InputError
+    """
+    if args.n_gpu > 1:
+        raise InputError(
+            f"one process sees {args.n_gpu} GPUs; start one for each with accelerate launch, "
+            "or choose one with CUDA_VISIBLE_DEVICES"
+        )
+    global_batch = args.train_batch_size * args.world_size
+    if isinstance(rows, IterableDataset):
+        if args.max_steps <= 0:
+            raise InputError("a stream has no known length; set the length of the training with --max_steps")
+        count, kind = sum(1 for _ in rows.take(global_batch)), "texts of the stream"
+    else:
+        count, kind = len(rows), "distinct texts"
+    if count < global_batch:
+        raise InputError(
+            f"{count:,} {kind} do not fill one batch of {global_batch}; "
+            f"lower --per_device_train_batch_size (now {args.per_device_train_batch_size}) or give more text"
+        )

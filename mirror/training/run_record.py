@@ -1,0 +1,136 @@
+"""`train_results.json`: what a finished run records, its one writer and its one reader."""
+
+from __future__ import annotations
+
+import json
+import platform
+from dataclasses import asdict, dataclass, field, fields
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from huggingface_hub import ModelCard
+from transformers import TrainingArguments
+
+from mirror.common.atomic_files import atomic_write_text
+from mirror.common.errors import InputError
+from mirror.common.loading_policy import model_file
+
+
+FILE = "train_results.json"
+PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
+ALWAYS_KEPT = (
+    "learning_rate",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+    "gradient_accumulation_steps",
+    "seed",
+    "weight_decay",
+)
+NOT_KEPT = ("output_dir", "data_dir", "hub_token", "label_names", "use_cpu", "disable_tqdm")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that a result depends on."""
+    return {"python": platform.python_version()} | {package: version(package) for package in PACKAGES}
+
+
+def hardware() -> str:
+    """What this process computes on, in a few words."""
+    if torch.cuda.is_available():
+        return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
+    name = capabilities.get("cpu_name") or platform.processor() or platform.machine()
+    threads = torch.get_num_threads()
+    return f"{threads} thread{'s' * (threads > 1)} of {name}"
+
+
+@dataclass
+class RunRecord:
+    """The content of `train_results.json`.
+
+    Args:
+        method: "mirror" or "cmlm".
+        metrics: what `Trainer.train` returned.
+        run: facts that are not settings: base model, dataset, processes, batch, `step_summary`.
+        corpus: the corpus report; numbers only, no text.
+        settings: every setting that matters, as plain data.
+        cosine_after_reload: lowest cosine between the encoder in memory and the saved one, for each reader.
+    """
+
+    method: str
+    metrics: dict
+    run: dict
+    corpus: dict
+    settings: dict
+    cosine_after_reload: dict[str, float]
+    hardware: str = field(default_factory=hardware)
+    versions: dict[str, str] = field(default_factory=versions)
+
+    def save(self, folder: str | Path) -> None:
+        atomic_write_text(Path(folder) / FILE, json.dumps(asdict(self), indent=2, default=str) + "\n")
+
+    @classmethod
+    def load(cls, folder: str | Path) -> RunRecord:
+        """
+        Raises:
+            InputError: there is none, or it is damaged.
+        """
+        try:
+            content = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))
+            return cls(**{item.name: content[item.name] for item in fields(cls)})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{folder}: no readable {FILE}; give the --output_dir of a finished run") from error
+
+
+def collect_settings(args: TrainingArguments, **others) -> dict:
+    """The configuration of a run as plain data, to be kept in the checkpoint: no secrets and no paths of this machine.
+
+    Of transformers' own settings only those that differ from its defaults, and those that always matter.
+    """
+    defaults = {item.name: item.default for item in fields(TrainingArguments)}
+    merged = {}
+    for key, value in (args.to_dict() | others).items():
+        is_own = key not in defaults
+        if key in ALWAYS_KEPT or (value is not None and (is_own or value != defaults[key])):
+            merged[key] = value
+    return {
+        key: _without_folders(value) for key, value in sorted(merged.items()) if key not in NOT_KEPT and value != []
+    }
+
+
+def _without_folders(value):
+    """The names of files and folders instead of their paths."""
+    if isinstance(value, list):
+        return [_without_folders(item) for item in value]
+    return Path(value).name if isinstance(value, str) and Path(value).exists() else value
+
+
+def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, step: str | None = None) -> dict:
+    """What a model card needs beside the settings: origins by their Hub ids, never by paths, and sizes of a step."""
+    return {
+        "base_model": {
+            "name": Path(base_model).name,
+            "hub_id": _hub_id(base_model),
+            "license": license_of(base_model),
+        },
+        "dataset": _hub_id(dataset) if dataset else None,
+        "processes": args.world_size,
+        "effective_batch": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
+        "step": step,
+    }
+
+
+def license_of(base_model: str) -> dict[str, str]:
+    """What the card of a base model says about its licence; empty where there is no card, or it cannot be read."""
+    path = model_file(base_model, "README.md")
+    if path is None:
+        return {}
+    data = ModelCard.load(path, ignore_metadata_errors=True).data
+    return {
+        key: data.get(key) for key in ("license", "license_name", "license_link") if isinstance(data.get(key), str)
+    }
+
+
+def _hub_id(name_or_path: str) -> str | None:
+    return None if Path(name_or_path).exists() else name_or_path

@@ -1,0 +1,291 @@
+"""Mirror-BERT on the Hugging Face `Trainer`: one forward pass over both views of a batch, pool, compare."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+
+import numpy as np
+import torch
+from datasets import Dataset, IterableDataset
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers.trainer_pt_utils import LengthGroupedSampler
+
+from mirror.assets import EMBEDDED_MODEL
+from mirror.common.alignment_uniformity import alignment, uniformity
+from mirror.common.distributed import gather_with_gradient, rank
+from mirror.common.errors import InputError
+from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
+from mirror.data.corpus import Corpus, as_corpus, source_settings
+from mirror.data.corpus_report import corpus_report, format_report, row_tokens
+from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
+from mirror.evaluation.run import make_task_scorer
+from mirror.modeling.backbone import check_length, load_backbone
+from mirror.modeling.checkpoint import save_encoder
+from mirror.modeling.encoder import Encoder
+from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
+from mirror.modeling.pooling import pool
+from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers, hold_out
+from mirror.training.config import MirrorConfig
+from mirror.training.encoder_trainer import EncoderTrainer
+from mirror.training.gradient_cache import backward_through_cache
+from mirror.training.learnable_temperature import LearnableTemperature, resume_temperature
+from mirror.training.lora import add_lora, merged
+from mirror.training.losses import info_nce, multi_similarity
+from mirror.training.preflight import check_batch_fits
+from mirror.training.run_record import collect_settings
+from mirror.training.step_summary import step_bytes, step_summary
+
+
+logger = logging.getLogger(__name__)
+
+MONITORED_ROWS = 256  # alignment and uniformity are computed on at most this many rows of a step
+
+
+class MirrorTrainer(EncoderTrainer):
+    """Turns a masked language model into an encoder: loads it, makes two views of every text, and trains on both.
+
+    >>> trainer = MirrorTrainer(
+    ...     model="bert-base-uncased", args=MirrorConfig(level="sentence", output_dir="out"), train_dataset=texts
+    ... )
+    >>> trainer.train()
+    >>> trainer.save_model()  # loads in transformers, sentence-transformers and `Encoder.from_pretrained`
+
+    Args:
+        model: a Hub id, a folder, or a loaded encoder without a head. Default: the small model of this package.
+        args: everything that can be set.
+        train_dataset: a list of texts, a dataset with the column `text` (and `text_pair` for pairs), a stream of such rows,
+            or a `Corpus`. Blank and repeated texts are dropped; a `Corpus` is used as it is.
+        processing_class: the tokenizer, if it is not beside the model.
+        score: what to measure at every evaluation, beside `eval_tasks`: a function of an `Encoder` that returns numbers by
+            name. The best checkpoint can be chosen by one of them (`metric_for_best_model`).
+        callbacks, optimizers: as in `Trainer`.
+
+    Raises:
+        InputError: a model, tokenizer, corpus or combination of settings that cannot be trained, before anything is.
+    """
+
+    method = "mirror"
+
+    def __init__(
+        self,
+        model: str | PreTrainedModel = str(EMBEDDED_MODEL),
+        args: MirrorConfig | None = None,
+        train_dataset: Corpus | Sequence[str] | Dataset | IterableDataset = (),
+        processing_class: PreTrainedTokenizerBase | None = None,
+        score: Scorer | None = None,
+        **kwargs,
+    ):
+        args = args or MirrorConfig()
+        set_seed(args.seed)
+        name = model if isinstance(model, str) else model.name_or_path
+        score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
+
+        # ---- Model: backbone, noise, packing -----------------------------------------------------------------------
+        if isinstance(model, str):
+            model, tokenizer = load_backbone(model, args.pooling or "mean")
+            tokenizer = processing_class or tokenizer
+        else:
+            tokenizer = processing_class or AutoTokenizer.from_pretrained(name)
+        args.resolve_for(name, model.config.model_type)
+        check_length(model, args.max_seq_length)
+        packed = configure_noise_and_packing(
+            model, args.pooling, args.packing, args.dropout_rate, args.drophead_rate, args.controlled_dropout
+        )
+        if args.lora_rank:
+            add_lora(model, args.lora_rank)
+
+        # ---- Data: texts, views, collator --------------------------------------------------------------------------
+        views = args.view_settings(tokenizer)
+        with args.main_process_first(desc="two views of each text"):
+            corpus, score_views = as_corpus(train_dataset), None
+            if args.validation_samples:
+                corpus, held_out = hold_out(corpus, args.validation_samples, args.seed)
+                score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
+            check_batch_fits(corpus.rows, args)
+            dataset = two_view_dataset(corpus.rows, tokenizer, views, args.preprocessing_num_workers)
+        report = corpus_report(corpus, dataset, args.train_batch_size)
+        logger.info("corpus\n%s", format_report(report))
+        if isinstance(
+            corpus.rows, IterableDataset
+        ):  # or accelerate would split batches, and a packed row cannot be split
+            args.accelerator_config.dispatch_batches = False
+
+        self.score = combine_scorers(score_views, score_tasks, score)
+        super().__init__(
+            model=model,
+            args=args,
+            train_dataset=dataset,
+            eval_dataset=dataset if self.score else None,  # Trainer wants one; `score` is what is evaluated
+            data_collator=make_collator(args, model, tokenizer, packed),
+            processing_class=tokenizer,
+            base_model=name,
+            settings=collect_settings(args, model_name_or_path=name, **source_settings(corpus.source)),
+            corpus_report=report,
+            dataset_name=corpus.source.dataset_name,
+            **kwargs,
+        )
+        self.corpus = corpus
+        self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
+        self.learned = self._make_learned_temperature()
+        row_length = row_tokens(report, packed, args.max_seq_length)
+        self.summary = step_summary(args, step_bytes(model, args, row_length))
+        logger.info("batch: %s", self.summary)
+
+    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
+        loss = self.contrast(first, second)
+        if model.training:
+            self._monitor_views(first.detach(), second.detach())
+        return (loss, {"first": first, "second": second}) if return_outputs else loss
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        if "mini_batches" not in inputs:
+            return super().training_step(model, inputs, num_items_in_batch)
+        model.train()
+        loss, first, second = backward_through_cache(
+            mini_batches=self._prepare_inputs(inputs)["mini_batches"],
+            embed=partial(self.embed, model),
+            contrast=self.contrast,
+            backward=lambda loss: self.accelerator.backward(loss / self.current_gradient_accumulation_steps),
+            synchronised=lambda last: nullcontext() if last else self.accelerator.no_sync(model),
+        )
+        self._monitor_views(first, second)
+        return loss / self.current_gradient_accumulation_steps
+
+    def embed(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
+        """Vectors of all 2B rows of a batch, (2B, D), in one forward pass."""
+        if "lengths" in inputs:  # packed
+            return pool(*packed_forward(model, inputs, self.args.pooling), self.args.pooling)
+        output = model(**inputs, output_hidden_states=self.args.pooling == "first_last_mean")
+        return pool(output, inputs["attention_mask"], self.args.pooling)
+
+    def contrast(self, first: Tensor, second: Tensor) -> Tensor:
+        """The loss of this process's rows against its own or, with `gather_negatives`, those of all processes.
+
+        Args:
+            first, second: (B, D), the two views.
+
+        Raises:
+            InputError: the loss is not finite.
+        """
+        candidates = {}
+        if self.args.gather_negatives:
+            candidates = {
+                "all_first": gather_with_gradient(first),
+                "all_second": gather_with_gradient(second),
+                "offset": rank() * len(first),
+            }
+        if self.args.loss == "multi_similarity":
+            loss = multi_similarity(first, second, **candidates)
+        else:
+            temperature = self.learned.value() if self.learned else self.args.temperature
+            loss = info_nce(first, second, temperature, self.args.loss, **candidates)
+        return self.check_finite(loss, "a lower --learning_rate or a higher --temperature")
+
+    def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
+        """Scores of `eval_tasks` as `eval_<task>`; every process scores, so that all agree on the best checkpoint."""
+        if self.score is None:
+            return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
+        scores = self.score(self.encoder())
+        metrics = {f"{metric_key_prefix}_{task}": score for task, score in scores.items()}
+        self.log(metrics)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def encoder(self, training: bool = True) -> Encoder:
+        """The model as it is now, ready to encode; leaves it in eval mode, which the next step undoes.
+
+        Args:
+            training: keep the autocast that further steps need. Without it the vectors are those of the saved weights, as
+                other readers compute them.
+        """
+        model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False)
+        return Encoder(model.eval(), self.processing_class, self.args.pooling, self.args.max_seq_length)
+
+    def sample_texts(self) -> list[str]:
+        """A few texts to compare readers on."""
+        return self.corpus.sample_texts()
+
+    def _make_learned_temperature(self) -> LearnableTemperature | None:
+        if not self.args.learnable_temperature:
+            return None
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            raise InputError("--learnable_temperature does not work with FSDP or DeepSpeed; leave it out")
+        learned = LearnableTemperature(self.args.temperature, self.args.device)
+        self.add_callback(learned)
+        return learned
+
+    def _get_train_sampler(self, train_dataset=None):
+        """`group_by_length` by our own lengths: batches of similar length, which changes the negatives of a text."""
+        if self.args.train_sampling_strategy != "group_by_length":
+            return super()._get_train_sampler(train_dataset)
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        longer = np.maximum(*(self.train_dataset.lengths(column) for column in ("first_ids", "second_ids")))
+        return LengthGroupedSampler(batch, lengths=longer.tolist())
+
+    def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
+        """All of them, biases and norms too, as in the released code."""
+        return [name for name, _ in model.named_parameters()]
+
+    def _get_grad_norm(self, model, grad_norm=None):
+        """Only where it is logged: without clipping, Trainer would read and rewrite all gradients at every step for it."""
+        due = (self.state.global_step + 1) % self.state.logging_steps == 0
+        return super()._get_grad_norm(model, grad_norm) if due else grad_norm
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        if is_new and self.learned:
+            optimizer.add_param_group(self.learned.parameter_group())
+        return optimizer
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        super()._save_optimizer_and_scheduler(output_dir)
+        if self.learned and self.args.should_save:
+            self.learned.save(output_dir)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint:
+            resume_temperature(self.learned, checkpoint)
+        super()._load_optimizer_and_scheduler(checkpoint)
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self.learned:
+            logs["temperature"] = round(self.learned.value().item(), 6)
+        super().log(logs, start_time)
+
+    def _monitor_views(self, first: Tensor, second: Tensor) -> None:
+        first, second = first[:MONITORED_ROWS], second[:MONITORED_ROWS]
+        self.monitor("alignment", alignment(first, second))
+        self.monitor("uniformity", uniformity(first))
+
+    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
+        """Weights and every description of the pooling; no pickled arguments beside them."""
+        if self.args.should_save:
+            model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+            if self.args.lora_rank:
+                model = merged(model)
+            save_encoder(
+                folder=output_dir or self.args.output_dir,
+                model=model,
+                tokenizer=self.processing_class,
+                pooling=self.args.pooling,
+                max_seq_length=self.args.max_seq_length,
+                settings=self.settings,
+            )
+
+
+def make_collator(
+    args: MirrorConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, packed: bool
+) -> TwoViewCollator | PackedCollator | MiniBatchCollator:
+    """How the rows of a step become its batch, or its mini-batches."""
+    pad_to = args.pad_to or (args.max_seq_length if args.pooling == "mean_padded" else None)
+    if packed:
+        collator = PackedCollator(first_position(model), tokenizer.pad_token_id)
+    else:
+        collator = TwoViewCollator(tokenizer, pad_to)
+    return MiniBatchCollator(collator, args.mini_batch_size) if args.mini_batch_size else collator

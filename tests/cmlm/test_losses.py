@@ -1,0 +1,71 @@
+"""The losses of the multilingual stages, against loops that spell them out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from mirror.cmlm.losses import additive_margin_softmax
+from mirror.modeling.pooling import pair_features
+
+
+def vectors(rows: int, seed: int) -> torch.Tensor:
+    return torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed))
+
+
+def by_loops(sources: torch.Tensor, targets: torch.Tensor, margin: float) -> float:
+    """Eq. (1) of the paper, both directions, one exponential at a time."""
+    total = 0.0
+    for here, there in ((sources, targets), (targets, sources)):
+        for i in range(len(here)):
+            true = math.exp(float(here[i] @ there[i]) - margin)
+            others = sum(math.exp(float(here[i] @ there[n])) for n in range(len(there)) if n != i)
+            total -= math.log(true / (true + others)) / len(here)
+    return total
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.3, 2.0])
+def test_additive_margin_softmax_is_the_double_loop(margin):
+    sources, targets = vectors(5, 0), vectors(5, 1)
+    expected = by_loops(sources, targets, margin)
+    assert additive_margin_softmax(sources, targets, margin).item() == pytest.approx(expected, rel=1e-5)
+
+
+def test_two_pairs_by_hand():
+    """Inner products 1 for a pair and 0 across: each of four anchors loses log(1 + e^(margin - 1)), summed over directions."""
+    eye = torch.eye(2)
+    expected = 2 * math.log(1 + math.exp(0.3 - 1))
+    assert additive_margin_softmax(eye, eye, 0.3).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_scores_are_inner_products_not_cosines():
+    sources, targets = vectors(5, 0), vectors(5, 1)
+    assert additive_margin_softmax(3 * sources, targets, 0.3) != pytest.approx(
+        additive_margin_softmax(sources, targets, 0.3).item(), rel=0.05
+    )
+
+
+def test_local_rows_against_all_add_up_to_the_joint_loss():
+    sources, targets = vectors(6, 0), vectors(6, 1)
+    halves = [
+        additive_margin_softmax(sources[part], targets[part], 0.3, sources, targets, part.start)
+        for part in (slice(0, 3), slice(3, 6))
+    ]
+    joint = additive_margin_softmax(sources, targets, 0.3)
+    assert (halves[0] + halves[1]).item() / 2 == pytest.approx(joint.item(), rel=1e-6)
+
+
+def test_half_precision_vectors_give_a_float32_loss():
+    sources, targets = 10 * vectors(5, 0), 10 * vectors(5, 1)
+    loss = additive_margin_softmax(sources.bfloat16(), targets.bfloat16(), 0.3)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(
+        by_loops(sources.bfloat16().float(), targets.bfloat16().float(), 0.3), rel=1e-4
+    )
+
+
+def test_pair_features_by_hand():
+    features = pair_features(torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, -1.0]]))
+    assert features.tolist() == [[1, 2, 3, -1, 2, 3, 3, -2]]

@@ -1,0 +1,150 @@
+"""Loading and encoding: every architecture, batch-size independence, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerBase
+
+from mirror.common.errors import InputError
+from mirror.modeling.backbone import position_limit
+from mirror.modeling.encoder import Encoder
+from tests.architectures import CONFIGS
+
+
+def save_tiny(name: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> str:
+    """A saved encoder of the family `name` that fits the tests' tokenizer."""
+    config = CONFIGS[name]()
+    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+    torch.manual_seed(0)
+    AutoModel.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning", "rain"]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_architecture_encodes_like_its_own_forward_pass(name, tokenizer, tmp_path):
+    folder = save_tiny(name, tokenizer, tmp_path)
+    vectors = Encoder.from_pretrained(folder, pooling="cls").encode(TEXTS, batch_size=2)
+    model = AutoModel.from_pretrained(folder).eval()
+    alone = tokenizer("rain", return_tensors="pt")
+    with torch.no_grad():
+        expected = model(**{key: alone[key] for key in ("input_ids", "attention_mask")}).last_hidden_state[0, 0]
+    assert vectors.shape == (4, 32) and vectors.dtype == np.float32
+    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
+    np.testing.assert_allclose(vectors[1], expected.numpy(), atol=1e-5)
+    np.testing.assert_array_equal(vectors[1], vectors[3])
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean", "mean_padded", "first_last_mean", "max"])
+def test_the_batch_changes_nothing(bert_folder, pooling, sentences):
+    encoder = Encoder.from_pretrained(bert_folder, pooling=pooling, max_seq_length=20)
+    together = encoder.encode(sentences[:40], batch_size=40)
+    np.testing.assert_allclose(together, encoder.encode(sentences[:40], batch_size=3), atol=1e-5)
+    np.testing.assert_allclose(together[7], encoder.encode([sentences[7]])[0], atol=1e-5)
+
+
+def test_no_texts(bert_folder):
+    assert Encoder.from_pretrained(bert_folder, pooling="cls").encode([]).shape == (0, 32)
+
+
+def test_special_tokens_in_texts_are_text(bert_folder):
+    encoder = Encoder.from_pretrained(bert_folder, pooling="mean")
+    marked, plain = encoder.encode(["cat [SEP] dog", "cat dog"])
+    assert np.abs(marked - plain).max() > 1e-3
+    assert len(encoder.tokenizer("[SEP]", split_special_tokens=True)["input_ids"]) > 3  # spelled out, not one token
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_low_precision_stays_close(bert_folder, dtype, sentences):
+    exact = Encoder.from_pretrained(bert_folder, pooling="mean").encode(sentences[:10])
+    rough = Encoder.from_pretrained(bert_folder, pooling="mean", dtype=dtype).encode(sentences[:10])
+    cosine = torch.cosine_similarity(torch.from_numpy(exact), torch.from_numpy(rough))
+    assert rough.dtype == np.float32 and cosine.min() > 0.999
+
+
+def test_a_plain_masked_lm_asks_for_the_pooling(bert_folder):
+    with pytest.raises(InputError, match=r"plain masked LM.*pass --pooling with one of cls, mean"):
+        Encoder.from_pretrained(bert_folder)
+
+
+def test_a_pooling_that_contradicts_the_checkpoint_is_obeyed_with_a_warning(bert_folder, caplog):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Pooling, Transformer
+
+    transformer = Transformer(bert_folder)
+    path = f"{bert_folder}-st"
+    SentenceTransformer(modules=[transformer, Pooling(32, "cls")]).save(path)
+    assert Encoder.from_pretrained(path).pooling == "cls"
+    assert Encoder.from_pretrained(path, pooling="mean").pooling == "mean"
+    assert "says pooling 'cls'; using 'mean' as asked" in caplog.text
+
+
+def test_later_modules_of_a_sentence_transformer_are_applied(bert_folder, tmp_path):
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+    torch.manual_seed(1)
+    modules = [Transformer(bert_folder), Pooling(32, "mean"), Dense(32, 8), Normalize()]
+    theirs = SentenceTransformer(modules=modules, device="cpu")
+    theirs.save(str(tmp_path))
+    ours = Encoder.from_pretrained(str(tmp_path))
+    assert ours.dimension == 8
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+
+
+def test_refusals(tmp_path, tokenizer, bert_folder):
+    with pytest.raises(InputError, match="no config.json in this folder"):
+        Encoder.from_pretrained(str(tmp_path), pooling="cls")
+    with pytest.raises(InputError, match="unknown pooling 'avg'"):
+        Encoder.from_pretrained(bert_folder, pooling="avg")
+    GPT2Model(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=len(tokenizer))).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="gpt2.*not a bidirectional encoder"):
+        Encoder.from_pretrained(str(tmp_path), pooling="cls")
+
+
+def test_a_folder_without_weights_is_named(bert_folder, tmp_path, tokenizer):
+    config = json.loads((tmp_path.parent / bert_folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=f"cannot load model '{tmp_path}'"):
+        Encoder.from_pretrained(str(tmp_path), pooling="cls")
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(bert_folder, tmp_path, tokenizer):
+    model = BertModel.from_pretrained(bert_folder, add_pooling_layer=False)
+    state = model.state_dict()
+    lost = state.pop("encoder.layer.1.output.dense.weight")
+    assert lost is not None
+    model.save_pretrained(tmp_path, state_dict=state)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=r"lacks 1 weights.*encoder.layer.1.output.dense.weight"):
+        Encoder.from_pretrained(str(tmp_path), pooling="cls")
+
+
+def test_a_vector_that_is_not_finite_names_its_text(bert_folder):
+    encoder = Encoder.from_pretrained(bert_folder, pooling="cls")
+    row = encoder.tokenizer.convert_tokens_to_ids("dog")
+    encoder.model.embeddings.word_embeddings.weight.data[row] = float("nan")
+    with pytest.raises(InputError, match="1 of 2 vectors are not finite, first for 'a dog'"):
+        encoder.encode(["a cat", "a dog"])
+
+
+def test_positions_of_roberta_start_after_the_padding_index(tokenizer, tmp_path):
+    model = AutoModel.from_pretrained(save_tiny("roberta", tokenizer, tmp_path))
+    assert position_limit(model) == model.config.max_position_embeddings - tokenizer.pad_token_id - 1
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "no/such/folder", "..", "a name with blanks"])
+def test_what_is_neither_a_folder_nor_a_hub_id_is_one_line(name):
+    with pytest.raises(InputError, match=name.replace(".", r"\.")) as refused:
+        Encoder.from_pretrained(name, pooling="mean")
+    assert "\n" not in str(refused.value)

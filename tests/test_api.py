@@ -1,0 +1,54 @@
+"""The public API: lazy, complete, and every Python example of the documentation runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import mirror
+from mirror.modeling.encoder import Encoder
+from tests.documents import ROOT, blocks
+
+
+EXAMPLES = [block for page in ("docs/api.md", "README.md") for block in blocks(page) if block.language == "python"]
+
+
+def test_importing_the_package_imports_no_torch():
+    code = "import sys, mirror; mirror.__version__; print('torch' in sys.modules, sorted(mirror.__all__) == mirror.__all__)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.split() == ["False", "True"], done.stderr
+
+
+@pytest.mark.parametrize("name", mirror.__all__)
+def test_every_name_is_there_and_documented(name):
+    assert getattr(mirror, name).__doc__
+    assert f"`{name}`" in (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert name in dir(mirror)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="module 'mirror' has no attribute 'Mirror'"):
+        mirror.Mirror  # noqa: B018
+
+
+@pytest.fixture(scope="module")
+def workplace(bert_folder, sentences, tmp_path_factory) -> Path:
+    """A folder in which the examples run one after another, as a reader would run them."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "my_texts.txt").write_text("\n".join(sentences))
+    return folder
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=str)
+def test_an_example_runs(example, workplace, bert_folder, monkeypatch):
+    """On a tiny model in place of BERT; the folders that an earlier example left are there."""
+    monkeypatch.chdir(workplace)
+    code = example.text.replace('"bert-base-uncased"', repr(bert_folder))
+    exec(compile(code, str(example), "exec"), {"__name__": "example"})
+
+
+def test_the_examples_left_a_checkpoint(workplace):
+    assert Encoder.from_pretrained(str(workplace / "out" / "mirror")).encode(["a cat"]).shape == (1, 32)

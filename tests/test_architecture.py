@@ -1,0 +1,81 @@
+"""The rooms of the package: who may import whom, read off the syntax trees, imports inside functions included."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+
+PACKAGE = Path(__file__).resolve().parents[1] / "mirror"
+# A room imports rooms of lower floors only. Two rooms of one floor do not know each other.
+FLOORS = (
+    {"assets"},
+    {"common"},
+    {"data"},
+    {"modeling"},
+    {"evaluation"},
+    {"training"},
+    {"cmlm"},
+    {"studies", "tools"},
+)
+FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
+FILES = sorted(path for room in FLOOR_OF for path in (PACKAGE / room).rglob("*.py"))
+ENTRY_POINTS = PACKAGE / "tools" / "entry_points.py"
+
+
+def imports(path: Path) -> set[str]:
+    """Every module that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_a_room_imports_lower_floors_only(path):
+    room = path.relative_to(PACKAGE).parts[0]
+    rooms = {name.split(".")[1] for name in imports(path) if name.startswith("mirror.")} - {room}
+    assert all(FLOOR_OF[other] < FLOOR_OF[room] for other in rooms), rooms
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_only_the_entry_points_import_the_scripts(path):
+    scripts = {name for name in imports(path) if name.startswith("run_")}
+    assert not scripts or path == ENTRY_POINTS
+
+
+def modules_of(path: Path) -> set[Path]:
+    """The files of the package that a file imports when it is loaded, or later."""
+    found = set()
+    for name in imports(path):
+        parts = name.split(".")
+        for end in (len(parts), len(parts) - 1):  # a module, or a name in one
+            file = PACKAGE.parent.joinpath(*parts[:end]).with_suffix(".py")
+            if parts[0] == "mirror" and file.is_file():
+                found.add(file)
+    return found - {path}
+
+
+def test_there_is_no_circle_of_imports():
+    graph = {path: modules_of(path) for path in FILES}
+    while free := [path for path, needs in graph.items() if not needs & graph.keys()]:
+        for path in free:
+            del graph[path]
+    assert not graph, sorted(path.relative_to(PACKAGE).as_posix() for path in graph)
+
+
+def test_nothing_lies_beside_the_rooms():
+    assert {path.name for path in PACKAGE.iterdir()} - {"__pycache__"} == {*FLOOR_OF, "__init__.py", "py.typed"}
+
+
+@pytest.mark.parametrize("room", sorted(FLOOR_OF))
+def test_a_room_says_what_is_in_it_and_what_it_must_not_know(room):
+    docstring = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8")))
+    first, second = docstring.split("\n")
+    assert first.endswith(".") and second.startswith("Must not know: ")
+    assert (Path(__file__).parent / room).is_dir() or room == "assets"

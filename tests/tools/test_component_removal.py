@@ -1,0 +1,81 @@
+"""Principal component removal in a checkpoint: every reader computes the result of the formula."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+from sentence_transformers import SentenceTransformer
+
+from mirror.common.errors import InputError
+from mirror.evaluation.components import fit_components, remove_components
+from mirror.modeling.backbone import load_backbone
+from mirror.modeling.checkpoint import save_encoder
+from mirror.modeling.dense_layers import append_layers
+from mirror.modeling.encoder import Encoder
+from mirror.tools import component_removal
+from mirror.tools.component_removal import removal_layer, remove_components_in_checkpoint
+
+
+@pytest.fixture
+def checkpoint(bert_folder, tmp_path) -> str:
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    save_encoder(tmp_path / "plain", model, tokenizer, "mean", 24)
+    return str(tmp_path / "plain")
+
+
+def test_the_layer_is_the_formula():
+    components = np.linalg.qr(np.random.default_rng(0).normal(size=(6, 2)))[0].T.astype(np.float32)
+    projector = np.eye(6) - components.T @ components
+    layer = removal_layer(components)
+    assert layer.linear.bias is None
+    np.testing.assert_allclose(layer.linear.weight.detach().numpy(), projector, atol=1e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_every_reader_removes_the_components(checkpoint, sentences, tmp_path, count):
+    before = Encoder.from_pretrained(checkpoint).encode(sentences)
+    components = remove_components_in_checkpoint(checkpoint, str(tmp_path / "out"), sentences[:100], count)
+    np.testing.assert_allclose(components, fit_components(before[:100], count), atol=1e-5)
+    expected = remove_components(before, components)
+    assert np.abs(expected - before).max() > 0.1  # there is something to remove
+    ours = Encoder.from_pretrained(str(tmp_path / "out")).encode(sentences)
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(sentences)
+    np.testing.assert_allclose(ours, expected, atol=1e-4)
+    np.testing.assert_allclose(theirs, expected, atol=1e-4)
+    assert np.abs(ours @ components.T).max() < 1e-3
+    unchanged = Encoder.from_pretrained(checkpoint).encode(sentences)
+    assert np.abs(unchanged - before).max() < 1e-6
+
+
+def test_removal_can_be_repeated(checkpoint, sentences, tmp_path):
+    """Removing one component twice is equal to removing two at once."""
+    remove_components_in_checkpoint(checkpoint, str(tmp_path / "one"), sentences, 1)
+    remove_components_in_checkpoint(str(tmp_path / "one"), str(tmp_path / "two"), sentences, 1)
+    remove_components_in_checkpoint(checkpoint, str(tmp_path / "both"), sentences, 2)
+    twice, both = (Encoder.from_pretrained(str(tmp_path / name)).encode(sentences[:9]) for name in ("two", "both"))
+    np.testing.assert_allclose(twice, both, atol=1e-3)
+
+
+def test_the_command_line(checkpoint, sentences, tmp_path, monkeypatch):
+    (tmp_path / "sample.txt").write_text("\n".join(sentences))
+    flags = ["--model_name_or_path", checkpoint, "--text_file", str(tmp_path / "sample.txt")]
+    monkeypatch.setattr(sys, "argv", ["mirror.tools.component_removal", *flags, "--output_dir", str(tmp_path / "out")])
+    component_removal.main()
+    assert Encoder.from_pretrained(str(tmp_path / "out")).encode(["a cat"]).shape == (1, 32)
+    with pytest.raises(InputError, match=r"--output_dir .*out exists; give a new folder"):
+        component_removal.main()
+
+
+def test_input_errors(bert_folder, sentences, tmp_path):
+    with pytest.raises(InputError, match="no modules.json; give a checkpoint of this project"):
+        remove_components_in_checkpoint(bert_folder, str(tmp_path / "out"), sentences, 1)
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    save_encoder(tmp_path / "padded", model, tokenizer, "mean_padded", 24)
+    with pytest.raises(InputError, match="pooling 'mean_padded' cannot be followed by a layer"):
+        append_layers(tmp_path / "padded", [removal_layer(np.eye(32, dtype=np.float32)[:1])])
+    save_encoder(tmp_path / "plain", model, tokenizer, "mean", 24)
+    with pytest.raises(InputError, match="cannot fit 3 principal components to 2 vectors"):
+        remove_components_in_checkpoint(str(tmp_path / "plain"), str(tmp_path / "out"), sentences[:2], 3)
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,354 @@
+"""python -m mirror.tools.demo without a browser: the numbers on the page, refused requests, and one-line errors."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sklearn.decomposition import PCA
+
+from mirror.assets import EMBEDDED_MODEL
+from mirror.common.errors import InputError
+from mirror.modeling.backbone import load_backbone
+from mirror.modeling.checkpoint import save_encoder
+from mirror.modeling.encoder import Encoder
+from mirror.tools import demo
+from mirror.training.run_record import RunRecord
+
+
+pytest.importorskip("fastapi")
+pytest.importorskip("uvicorn")
+
+from fastapi.testclient import TestClient
+
+from mirror.tools import demo_models, demo_server
+
+
+ADDRESS = "http://127.0.0.1:7860"
+
+
+@pytest.fixture(scope="module")
+def folder(bert_folder, sentences, tmp_path_factory) -> Path:
+    """A folder with `out`, a run whose base model is a local folder, and `texts.txt` with fifty texts."""
+    folder = tmp_path_factory.mktemp("demo")
+    save_run(folder / "out", bert_folder)
+    (folder / "texts.txt").write_text("\n".join(sentences[:50]))
+    return folder
+
+
+def save_run(folder: Path, base: str) -> None:
+    model, tokenizer = load_backbone(base, "mean")
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    save_encoder(folder, model, tokenizer, "mean", max_seq_length=24)
+    save_record(folder, Path(base).name, hub_id=None)
+
+
+def save_record(folder: Path, base_name: str, hub_id: str | None) -> None:
+    run = {"base_model": {"name": base_name, "hub_id": hub_id}}
+    RunRecord("mirror", metrics={}, run=run, corpus={}, settings={}, cosine_after_reload={}).save(folder)
+
+
+def call(monkeypatch, *argv) -> None:
+    monkeypatch.setattr(sys, "argv", ["mirror.tools.demo", *map(str, argv)])
+    demo.main()
+
+
+@pytest.fixture(scope="module")
+def models(folder, bert_folder):
+    with pytest.MonkeyPatch.context() as patch:
+        flags = ["--texts", folder / "texts.txt", "--before", bert_folder]
+        patch.setattr(sys, "argv", ["mirror.tools.demo", str(folder / "out"), *map(str, flags)])
+        return demo.load_models(demo.parse_arguments())
+
+
+@pytest.fixture
+def client(models) -> TestClient:
+    return TestClient(demo_server.create_app(*models, 4), base_url=ADDRESS)
+
+
+@pytest.fixture(scope="module")
+def vectors(folder, bert_folder):
+    """A function from the side ("before", "after") and texts to the embeddings of `Encoder`."""
+    before = Encoder.from_pretrained(bert_folder, "mean", max_seq_length=24)
+    encoders = {"before": before, "after": Encoder.from_pretrained(str(folder / "out"))}
+    return lambda side, texts: encoders[side].encode(texts).astype(float)
+
+
+def cosines(vector, matrix):
+    return matrix @ vector / np.linalg.norm(matrix, axis=1) / np.linalg.norm(vector)
+
+
+# ---- The numbers on the page ----
+
+
+def test_cosines_are_those_of_the_encoder(client, vectors):
+    first, second = "the cat sees a red bird", "a small dog walks to the river"
+    answer = client.post("/api/cosine", json={"first": f" {first}\n", "second": second}).json()
+    for side in ("before", "after"):
+        left, right = vectors(side, [first, second])
+        assert answer[side]["cosine"] == pytest.approx(cosines(left, right[None])[0], abs=1e-5)
+    assert abs(answer["before"]["cosine"] - answer["after"]["cosine"]) > 0.01
+    same = client.post("/api/cosine", json={"first": first, "second": first}).json()
+    assert all(same[side]["cosine"] == pytest.approx(1) and same[side]["above"] == 1 for side in same)
+
+
+def test_matches_are_the_nearest_texts_of_each_model(client, sentences, vectors):
+    query = "the king reads an old letter"
+    answer = client.post("/api/search", json={"query": query}).json()
+    for side in ("before", "after"):
+        expected = cosines(vectors(side, [query])[0], vectors(side, sentences[:50]))
+        best = np.argsort(-expected)[:4]
+        assert [match["text"] for match in answer[side]["matches"]] == [sentences[row] for row in best]
+        assert [match["cosine"] for match in answer[side]["matches"]] == pytest.approx(expected[best], abs=1e-5)
+    found = [[match["text"] for match in answer[side]["matches"]] for side in answer]
+    assert found[0] != found[1]
+
+
+def test_the_map_shows_two_principal_components(client, sentences, vectors):
+    corpus = client.get("/api/corpus").json()
+    assert corpus["texts"] == sentences[:50] and corpus["num_texts"] == 50 and corpus["pooling"] == "mean"
+    answer = client.post("/api/search", json={"query": sentences[7]}).json()
+    for side in ("before", "after"):
+        unit = vectors(side, sentences[:50])
+        unit /= np.linalg.norm(unit, axis=1)[:, None]
+        plane = PCA(2).fit(unit)
+        points = np.array(corpus[side]["points"])
+        np.testing.assert_allclose(np.abs(points), np.abs(plane.transform(unit)), atol=1e-3)  # a sign is arbitrary
+        assert corpus[side]["variance"] == pytest.approx(plane.explained_variance_ratio_.sum(), abs=1e-4)
+        assert answer[side]["point"] == pytest.approx(
+            points[7], abs=1e-3
+        )  # the query is equal to text 7, so it has the same position
+        assert answer[side]["matches"][0] == {
+            "cosine": pytest.approx(1),
+            "text": sentences[7],
+            "point": list(points[7]),
+        }
+
+
+class Compass:
+    """A fake encoder: the vector of "30" has an angle of 30 degrees."""
+
+    pooling = "mean"
+
+    def encode(self, texts):
+        angles = np.radians([float(text) for text in texts])
+        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+def test_a_cosine_is_compared_with_those_of_random_pairs():
+    model = demo_models.ComparedModel("compass", Compass(), ["0", "90", "180"])  # cosines 0, 0 and -1
+    described = model.describe([0, 2])
+    assert model.cosine("0", "60") == {"cosine": pytest.approx(0.5), "above": 1.0}
+    assert model.cosine("0", "120")["above"] == pytest.approx(1 / 3, abs=0.02)
+    assert model.cosine("0", "180.1")["above"] <= model.cosine("0", "120")["above"]
+    assert sum(described["pairs"]) == demo_models.NUM_PAIRS and described["pairs"][0] > 3000
+    assert len(described["points"]) == 2 and described["variance"] == pytest.approx(1)
+    assert [match["text"] for match in model.search("100", 2)["matches"]] == ["90", "180"]
+
+
+def test_equal_vectors_and_long_texts(monkeypatch):
+    texts = ["7", "7.0", "07" + "0" * 400 + "e-400"]
+    model = demo_models.ComparedModel("compass", Compass(), texts)
+    assert 0 <= model.describe([0])["variance"] < 1.01  # only rounding errors
+    monkeypatch.setattr(demo_server, "MAP_TEXTS", 2)
+    shown = demo_server.corpus_map({"before": model, "after": model})
+    assert shown == demo_server.corpus_map({"before": model, "after": model}) and shown["num_texts"] == 3
+    assert len(shown["texts"]) == len(shown["before"]["points"]) == 2
+    client = TestClient(demo_server.create_app(model, model, 3), base_url=ADDRESS)
+    assert client.get("/api/corpus").status_code == 200
+    found = client.post("/api/search", json={"query": "7"}).json()["after"]["matches"]
+    assert [len(match["text"]) for match in found] == [1, 3, demo_server.SHOWN_CHARACTERS] and found[2][
+        "text"
+    ].endswith("…")
+    with pytest.raises(InputError, match="the map needs at least two texts"):
+        demo_models.ComparedModel("compass", Compass(), ["1"])
+
+
+# ---- Refused requests ----
+
+
+def test_only_names_of_this_machine_are_answered(client):
+    for host in ("127.0.0.1:7860", "localhost:9000", "localhost"):
+        assert client.get("/api/corpus", headers={"Host": host}).status_code == 200
+    for host in ("evil.example", "127.0.0.1.evil.example", "192.168.0.7:7860", ""):
+        refused = client.get("/api/corpus", headers={"Host": host})
+        assert refused.status_code == 400 and "texts" not in refused.text
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"[]",
+        b"{",
+        b"null",
+        b'{"query": "  "}',
+        b'{"query": 7}',
+        b'{"query": ["a"]}',
+        b'{"quarry": "a"}',
+        b'{"query": "\\ud800"}',
+        b'{"query": "\xff"}',
+        json.dumps({"query": "a" * (demo_server.MAX_CHARACTERS + 1)}).encode(),
+        b"[" * 20_000,
+    ],
+)
+def test_what_is_no_question_gets_one_line(client, content):
+    refused = client.post("/api/search", content=content, headers={"Content-Type": "application/json"})
+    assert refused.status_code in (400, 422), refused.text
+    message = refused.json().get("error") or refused.json()["detail"]
+    assert isinstance(message, str) and len(message.splitlines()) == 1 and len(message) < 200
+
+
+def test_the_longest_question_is_answered(client):
+    assert client.post("/api/search", json={"query": "猫" * demo_server.MAX_CHARACTERS}).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", None])
+def test_what_another_site_may_post_unasked_is_refused(client, kind):
+    """Browsers let any page post these types to any address; JSON needs the server's consent, which it never gives."""
+    question = json.dumps({"query": "the cat"}).encode()
+    refused = client.post("/api/search", content=question, headers={"Content-Type": kind} if kind else {})
+    assert refused.status_code == 422 and "matches" not in refused.text
+    asked = client.options(
+        "/api/search", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    )
+    assert not [name for name in asked.headers if name.startswith("access-control")] and asked.status_code >= 400
+
+
+def test_a_large_body_is_refused_even_in_pieces(client):
+    headers = {"Content-Type": "application/json"}
+    whole = b'{"query": "' + b"a" * demo_server.MAX_BODY_BYTES + b'"}'
+    chunks = (b"a" * 1024 for _ in range(demo_server.MAX_BODY_BYTES // 1024 + 1))  # sent without a Content-Length
+    for content in (whole, chunks):
+        assert client.post("/api/search", content=content, headers=headers).status_code == 413
+
+
+def test_questions_in_a_flood_are_put_off(models, monkeypatch):
+    monkeypatch.setattr(demo_server, "REQUESTS_PER_SECOND", 0.01)  # no refill during the test, even on a slow machine
+    client = TestClient(demo_server.create_app(*models, 4), base_url=ADDRESS)
+    answers = [client.post("/api/search", json={"query": "a"}) for _ in range(demo_server.MAX_BURST + 1)]
+    assert [answer.status_code for answer in answers] == [200] * demo_server.MAX_BURST + [429]
+    assert answers[-1].json()["error"].startswith("too many requests")
+    assert 80 < int(answers[-1].headers["Retry-After"]) <= 100
+    assert client.get("/").status_code == 200
+
+
+def test_the_token_bucket_refills():
+    now = [100.0]
+    bucket = demo_server.TokenBucket(rate=2, burst=3, clock=lambda: now[0])
+    assert [bucket.wait() for _ in range(4)] == [0, 0, 0, 0.5]
+    now[0] += 0.5
+    assert [bucket.wait(), bucket.wait()] == [0, 0.5]
+    now[0] += 1000
+    assert [bucket.wait() for _ in range(4)] == [0, 0, 0, 0.5]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/docs",
+        "/redoc",
+        "/openapi.json",
+        "/../demo_server.py",
+        "/..%2fdemo_server.py",
+        "/%2e%2e/demo_server.py",
+        "/api/x",
+    ],
+)
+def test_other_paths_are_not_found(client, path):
+    assert client.get(path).status_code == 404
+
+
+# ---- The HTML of the page; tests/tools/test_demo_browser.py opens it in a browser ----
+
+
+class Page(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.links, self.inline = [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        self.inline += [name for name, _ in attributes if name.startswith("on") or name == "style"]
+        self.inline += [tag] * (tag == "style" or (tag == "script" and "src" not in dict(attributes)))
+
+
+def test_the_page_is_of_local_files_under_a_strict_policy(client):
+    answer = client.get("/")
+    page = Page()
+    page.feed(answer.text)
+    assert sorted(page.links) == ["icon.svg", "page.css", "page.js"] and not page.inline
+    assert 'maxlength="2000"' in answer.text and demo_server.MAX_CHARACTERS == 2000
+    for path in ("/", "/page.js", "/page.css", "/api/corpus"):
+        headers = client.get(path).headers
+        policy = dict(rule.split(" ", 1) for rule in headers["Content-Security-Policy"].split("; "))
+        assert policy["default-src"] == "'none'" and policy["script-src"] == policy["style-src"] == "'self'"
+        assert policy["require-trusted-types-for"] == "'script'" and "unsafe" not in str(policy)
+        assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
+
+
+# ---- The command ----
+
+
+def test_the_socket_is_this_machines_alone():
+    with demo.open_socket(0) as listening:
+        host, port = listening.getsockname()
+        assert host == "127.0.0.1"
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        with pytest.raises(OSError):  # also a local address; open if the socket were bound to all
+            socket.create_connection(("127.0.0.2", port), timeout=5)
+        with pytest.raises(InputError, match=rf"--port {port}: Address already in use; choose another port"):
+            demo.open_socket(port)
+    with pytest.raises(InputError, match="--port 70000: .* choose another port"):
+        demo.open_socket(70000)
+
+
+def test_the_base_model_is_read_from_the_record(folder, tmp_path):
+    def recorded(name, hub_id):
+        save_record(tmp_path, name, hub_id)
+        return demo.base_model(tmp_path)
+
+    assert recorded("roberta-base", "FacebookAI/roberta-base") == "FacebookAI/roberta-base"
+    assert recorded("mini-mlm", None) == str(EMBEDDED_MODEL)
+    with pytest.raises(InputError, match="trained from a local folder 'my-bert'; give its path with --before"):
+        recorded("my-bert", None)
+    for damaged in ("{", "{}"):
+        (tmp_path / "train_results.json").write_text(damaged)
+        with pytest.raises(InputError, match="no train_results.json that names the base model; give .* with --before"):
+            demo.base_model(tmp_path)
+
+
+def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch, tmp_path, capsys):
+    free = socket.create_server(("127.0.0.1", 0))
+    port = free.getsockname()[1]
+    free.close()
+    common = [folder / "out", "--port", port]
+    with pytest.raises(InputError, match="trained from a local folder .* --before"):
+        call(monkeypatch, *common, "--texts", folder / "texts.txt")
+    with pytest.raises(InputError, match="absent.txt: no such file"):
+        call(monkeypatch, *common, "--before", bert_folder, "--texts", folder / "absent.txt")
+    with pytest.raises(InputError, match="not a positive number"):
+        call(monkeypatch, *common, "--top_k", "0")
+    (tmp_path / "one.txt").write_text("a cat\n")
+    with pytest.raises(InputError, match="the map needs at least two texts"):
+        call(monkeypatch, *common, "--before", bert_folder, "--texts", tmp_path / "one.txt")
+    pickled = Path(shutil.copytree(bert_folder, tmp_path / "pickled"))
+    torch.save(load_file(pickled / "model.safetensors"), pickled / "pytorch_model.bin")
+    (pickled / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="--allow_pickle"):
+        call(monkeypatch, *common, "--before", pickled, "--texts", folder / "texts.txt")
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(InputError, match="needs uvicorn: pip install -r requirements-demo.txt"):
+        call(monkeypatch, *common)
+    assert capsys.readouterr().out == ""

@@ -1,0 +1,126 @@
+"""Precedence of flag, recipe and preset; refusals of values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mirror.assets import EMBEDDED_MODEL
+from mirror.common.errors import InputError
+from mirror.training.arguments import parse_arguments
+from mirror.training.base_config import choose_precision
+from mirror.training.config import LEVELS, MirrorConfig, default_pooling
+
+
+@pytest.fixture
+def parse(tmp_path):
+    def run(*argv: str) -> MirrorConfig:
+        return parse_arguments([*argv, "--output_dir", str(tmp_path)])[2]
+
+    return run
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    def write(text: str) -> str:
+        path = tmp_path / "recipe.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def test_the_released_code_s_optimiser_is_the_default(parse):
+    training = parse("--model_name_or_path", "bert-base-uncased")
+    training.resolve_for("bert-base-uncased", "bert")
+    assert (training.learning_rate, training.lr_scheduler_type, training.weight_decay) == (2e-5, "constant", 0.01)
+    assert (training.max_grad_norm, training.dataloader_drop_last, training.train_batch_size) == (0, True, 200)
+
+
+def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse):
+    for argv, rate in (((), 2e-4), (("--learning_rate", "1e-5"), 1e-5)):
+        config = parse(*argv)
+        config.resolve_for(str(EMBEDDED_MODEL), "bert")
+        assert config.learning_rate == rate
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_presets(parse, level):
+    config = parse("--level", level)
+    preset = LEVELS[level]
+    assert {name: getattr(config, name) for name in preset} == preset
+    assert config.dropout_rate == 0.1
+
+
+def test_flag_beats_recipe_beats_preset(parse, recipe):
+    path = recipe("level: word\ntemperature: 0.3\nnum_train_epochs: 5\n")
+    config = parse("--config", path, "--temperature", "0.1")
+    assert config.level == "word" and config.span_mask_length == 0
+    assert config.temperature == 0.1 and config.num_train_epochs == 5
+    assert parse("--config", path, "--level", "phrase").span_mask_length == 2
+
+
+def test_numbers_that_yaml_takes_for_strings(parse, recipe):
+    assert parse("--config", recipe("learning_rate: 5e-5\n")).learning_rate == 5e-5
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("temprature: 0.1\n", "unknown key 'temprature'; did you mean 'temperature'"),
+        ("- a\n", "expected a mapping"),
+        ("learning_rate: fast\n", "learning_rate: 'fast' is not a valid value"),
+        ("a: [", "--config"),
+        ("!!python/object/apply:os.system ['true']", "--config"),
+    ],
+)
+def test_recipes_that_are_wrong(parse, recipe, text, message):
+    with pytest.raises(InputError, match=message):
+        parse("--config", recipe(text))
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--level", "sentense"], "did you mean 'sentence'"),
+        (["--loss", "nt_xnt"], "did you mean 'nt_xent'"),
+        (["--temperature", "0"], "--temperature must be positive"),
+        (["--dropout_rate", "1"], r"--dropout_rate is a probability in \[0, 1\), got 1.0"),
+        (["--drophead_rate", "-0.1"], "--drophead_rate is a probability"),
+        (["--span_mask_length", "-1"], "--span_mask_length must be 0 or more"),
+        (["--train_file", "a", "--dataset_name", "b"], "not both"),
+        (["--pair_columns", "a"], "--pair_columns takes two names"),
+        (["--max_train_samples", "0"], "--max_train_samples must be at least 1"),
+        (["--config", "absent.yaml"], "absent.yaml"),
+    ],
+)
+def test_values_that_are_wrong(parse, argv, message):
+    with pytest.raises(InputError, match=message):
+        parse(*argv)
+
+
+def test_drophead_takes_the_place_of_dropout(parse):
+    assert parse("--drophead_rate", "0.2").dropout_rate == 0.0
+    assert parse("--drophead_rate", "0.2", "--dropout_rate", "0.1").dropout_rate == 0.1
+
+
+def test_pooling_of_sentences_follows_the_paper():
+    assert default_pooling("bert") == "mean" and default_pooling("roberta") == "cls"
+
+
+def test_precision_is_chosen_unless_said(monkeypatch):
+    assert choose_precision(True, None, True)[:2] == (True, False)
+    assert choose_precision(False, None, True)[:2] == (False, False)
+    assert choose_precision(None, True, True) == (False, False, "CPUs do not train in float16")
+    bf16, fp16, reason = choose_precision(None, None, True)
+    assert not fp16 and reason.startswith("auto") and isinstance(bf16, bool)
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
+    assert choose_precision(None, None, False)[:2] == (False, True)
+
+
+def test_a_run_on_a_cpu_has_no_subnormal_numbers(parse):
+    small = torch.tensor(2e-38)  # float32 is normal from 1.2e-38 on
+    torch.set_flush_denormal(False)
+    assert small / 10 > 0
+    parse("--use_cpu")
+    assert small / 10 == 0

@@ -1,0 +1,102 @@
+"""A disk that is full, and one that has room again. Only root can make a disk of a few kilobytes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+import run_encode
+from mirror.common.errors import run_main
+from mirror.tools.embedding_shards import ShardFolder
+from mirror.training.resumable import last_complete_checkpoint
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class SmallDisk:
+    def __init__(self, folder: Path):
+        self.folder = folder
+        folder.mkdir()
+
+    def mount(self, kilobytes: int, *options: str) -> bool:
+        options = ",".join([f"size={kilobytes}k", *options])
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", self.folder], capture_output=True)
+        return done.returncode == 0
+
+
+@pytest.fixture
+def disk(tmp_path) -> Iterator[SmallDisk]:
+    disk = SmallDisk(tmp_path / "disk")
+    if not disk.mount(200):
+        pytest.skip("needs the right to mount a file system")
+    yield disk
+    subprocess.run(["umount", "-l", disk.folder], check=True)
+
+
+def one_line(main, monkeypatch, capsys, *argv) -> str:
+    monkeypatch.setattr(sys, "argv", ["script", *map(str, argv)])
+    with pytest.raises(SystemExit) as stopped:
+        run_main(main)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("error: "))
+    assert stopped.value.code == 2
+    return line
+
+
+def test_encoding_to_a_full_disk_is_one_line_and_goes_on_when_there_is_room(
+    disk, bert_folder, sentences, tmp_path, monkeypatch, capsys
+):
+    rows = [f"{sentence} {number}" for number in range(10) for sentence in sentences]  # 128 bytes a vector
+    (tmp_path / "texts.txt").write_text("\n".join(rows))
+    out = disk.folder / "out"
+    command = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--input_file", tmp_path / "texts.txt"]
+    command += ["--output_dir", out, "--shard_rows", 400]
+    line = one_line(run_encode.main, monkeypatch, capsys, *command)
+    assert "No space left on device" in line and "free some space, then run the same command again" in line
+    whole = sorted(out.glob("shard-*"))
+    assert 0 < len(whole) < 6
+
+    assert disk.mount(2000, "remount")
+    monkeypatch.setattr(sys, "argv", ["run_encode.py", *map(str, command)])
+    run_encode.main()
+    table = pyarrow.dataset.dataset(out, format="parquet").to_table()
+    assert table["row"].to_pylist() == list(range(len(rows)))
+
+
+def test_a_full_disk_while_encoding_without_a_disk(bert_folder, sentences, tmp_path, monkeypatch, capsys):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    monkeypatch.setattr(ShardFolder, "write", full)
+    command = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--input_file", tmp_path / "texts.txt"]
+    line = one_line(run_encode.main, monkeypatch, capsys, *command, "--output_dir", tmp_path / "out")
+    assert "free some space, then run the same command again" in line
+
+
+@pytest.mark.slow
+def test_a_log_on_a_full_disk_ends_the_run_and_keeps_its_checkpoint(disk, bert_folder, sentences, tmp_path):
+    pytest.importorskip("tensorboard", reason="requirements-logging.txt")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    (disk.folder / "of somebody else").write_bytes(bytes(150_000))
+    command = ["run_mirror.py", "--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt"]
+    command += ["--output_dir", tmp_path / "out", "--max_seq_length", "24", "--per_device_train_batch_size", "20"]
+    command += ["--max_steps", "1000", "--logging_steps", "1", "--save_strategy", "steps", "--save_steps", "3"]
+    command += ["--save_total_limit", "2", "--report_to", "tensorboard"]
+    where = {"TENSORBOARD_LOGGING_DIR": str(disk.folder / "log"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], cwd=ROOT, env=os.environ | where, capture_output=True, text=True
+    )
+    assert done.returncode == 2, done.stderr[-3000:]
+    # Not at the start of a line always: TensorBoard's own thread writes at the same time.
+    (line,) = re.findall("error: .*", done.stderr)
+    assert "No space left on device" in line and "free some space, then run the same command again" in line
+    assert last_complete_checkpoint(tmp_path / "out")

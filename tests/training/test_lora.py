@@ -1,0 +1,104 @@
+"""--lora_rank: only the updates learn, and what is saved is a plain encoder with the same vectors."""
+
+from __future__ import annotations
+
+import builtins
+import sys
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+
+import run_mirror
+from mirror.common.errors import InputError
+from mirror.modeling.backbone import load_backbone
+from mirror.modeling.encoder import Encoder
+from mirror.training.lora import add_lora, merged
+
+
+TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning"]
+
+
+def train(monkeypatch, bert_folder, sentences, folder, *flags) -> None:
+    (folder / "texts.txt").write_text("\n".join(sentences))
+    argv = ["--model_name_or_path", bert_folder, "--train_file", folder / "texts.txt", "--output_dir", folder / "out"]
+    argv += ["--per_device_train_batch_size", 40, "--max_seq_length", 24, "--max_steps", 3, "--learning_rate", "1e-2"]
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, argv), "--disable_tqdm", "true", *flags])
+    run_mirror.main()
+
+
+def test_updates_learn_and_the_rest_is_frozen(bert_folder):
+    pytest.importorskip("peft")
+    torch.manual_seed(0)
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    before = Encoder(model.eval(), tokenizer, "mean").encode(TEXTS)
+    add_lora(model, 4)
+    encoder = Encoder(model, tokenizer, "mean")
+    np.testing.assert_allclose(encoder.encode(TEXTS), before, atol=1e-6)
+    learning = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert learning and all("lora_" in name for name in learning)
+    assert not any("embeddings" in name for name in learning)
+    model.train()
+    encoder.forward(encoder.tokenize(TEXTS)).square().sum().backward()
+    assert any(p.grad.abs().sum() > 0 for n, p in model.named_parameters() if n in learning)
+    assert all(p.grad is None for n, p in model.named_parameters() if n not in learning)
+
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(std=0.3)
+    model.eval()
+    moved = encoder.encode(TEXTS)
+    assert np.abs(moved - before).max() > 1e-2
+    plain = merged(model)
+    assert not any("lora" in name for name in plain.state_dict())
+    np.testing.assert_allclose(Encoder(plain.eval(), tokenizer, "mean").encode(TEXTS), moved, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(TEXTS), moved, atol=1e-6)  # the one in training is as it was
+
+
+def test_a_run_saves_a_plain_encoder(bert_folder, sentences, tmp_path, monkeypatch):
+    pytest.importorskip("peft")
+    train(monkeypatch, bert_folder, sentences, tmp_path, "--lora_rank", "4", "--save_strategy", "epoch")
+    start = {
+        name.removeprefix("bert."): value for name, value in load_file(f"{bert_folder}/model.safetensors").items()
+    }
+    for folder in (tmp_path / "out", tmp_path / "out" / "checkpoint-3"):
+        weights = load_file(folder / "model.safetensors")
+        assert weights.keys() <= start.keys()
+        name = "encoder.layer.0.attention.self.query.weight"
+        assert (weights[name] - start[name]).abs().max() > 1e-4
+        name = "embeddings.word_embeddings.weight"
+        torch.testing.assert_close(weights[name], start[name], rtol=0, atol=0)
+    ours = Encoder.from_pretrained(str(tmp_path / "out")).encode(TEXTS)
+    np.testing.assert_allclose(SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(TEXTS), ours, atol=1e-5)
+    assert "| trained | low-rank updates (LoRA) of rank 4, merged |" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_without_peft_one_line_says_what_to_install(bert_folder, sentences, tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def no_peft(name, *args, **kwargs):
+        if name == "peft":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", no_peft)
+    with pytest.raises(InputError, match=r"--lora_rank needs peft: pip install peft"):
+        train(monkeypatch, bert_folder, sentences, tmp_path, "--lora_rank", "4")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--lora_rank", "0"], "--lora_rank must be at least 1, got 0"),
+        (
+            ["--lora_rank", "4", "--resume_from_checkpoint", "true"],
+            "--resume_from_checkpoint: checkpoints of --lora_rank",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(bert_folder, sentences, tmp_path, monkeypatch, flags, message):
+    with pytest.raises(InputError, match=message):
+        train(monkeypatch, bert_folder, sentences, tmp_path, *flags)

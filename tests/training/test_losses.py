@@ -1,0 +1,137 @@
+"""InfoNCE against a library, against a double loop over the paper's equation, and across split batches."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pytorch_metric_learning.losses import MultiSimilarityLoss, NTXentLoss
+from pytorch_metric_learning.miners import TripletMarginMiner
+
+from mirror.training.losses import info_nce, multi_similarity
+
+
+def two_views(rows: int = 6, width: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    first = torch.randn(rows, width, generator=generator)
+    second = first + 0.5 * torch.randn(rows, width, generator=generator)
+    return first.requires_grad_(), second.requires_grad_()
+
+
+@pytest.mark.parametrize("temperature", [0.04, 0.2, 1.0])
+def test_nt_xent_is_the_library_s(temperature):
+    first, second = two_views()
+    loss = info_nce(first, second, temperature)
+    gradients = torch.autograd.grad(loss, (first, second))
+
+    labels = torch.arange(len(first)).repeat(2)
+    reference = NTXentLoss(temperature)(torch.cat([first, second]), labels)
+    expected = torch.autograd.grad(reference, (first, second))
+
+    torch.testing.assert_close(loss, reference)
+    assert gradients[0].abs().max() > 1e-4
+    torch.testing.assert_close(gradients, expected)
+
+
+def test_decoupled_is_equation_1():
+    first, second = two_views()
+    tau, rows = 0.1, len(first)
+    views = F.normalize(torch.cat([first, second]), dim=1).tolist()
+
+    def cosine(i: int, j: int) -> float:
+        return sum(x * y for x, y in zip(views[i], views[j], strict=True))
+
+    total = 0.0
+    for anchor in range(2 * rows):
+        twin = (anchor + rows) % (2 * rows)
+        negatives = [math.exp(cosine(anchor, j) / tau) for j in range(2 * rows) if j not in (anchor, twin)]
+        total -= math.log(math.exp(cosine(anchor, twin) / tau) / sum(negatives))
+    assert info_nce(first, second, tau, "decoupled").item() == pytest.approx(total / (2 * rows), rel=1e-5)
+
+
+def test_one_way_is_cross_entropy_of_the_first_views():
+    first, second = two_views()
+    logits = F.cosine_similarity(first[:, None], second[None], dim=2) / 0.05
+    expected = F.cross_entropy(logits, torch.arange(len(first)))
+    torch.testing.assert_close(info_nce(first, second, 0.05, "one_way"), expected)
+
+
+@pytest.mark.parametrize("form", ["nt_xent", "decoupled", "one_way"])
+def test_halves_against_all_are_the_whole(form):
+    """What two processes compute with gathered candidates, and DDP then averages."""
+    first, second = two_views()
+    whole = info_nce(first, second, 0.1, form)
+    halves = [
+        info_nce(first[rows], second[rows], 0.1, form, all_first=first, all_second=second, offset=rows.start)
+        for rows in (slice(0, 3), slice(3, 6))
+    ]
+    torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
+    gradient = torch.autograd.grad(whole, first, retain_graph=True)[0]
+    assert gradient.abs().max() > 1e-4
+    torch.testing.assert_close(torch.autograd.grad((halves[0] + halves[1]) / 2, first)[0], gradient)
+
+
+@pytest.mark.parametrize("form", ["nt_xent", "decoupled", "one_way"])
+def test_low_precision_comes_in_and_float32_comes_out(form):
+    first, second = two_views()
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = info_nce(first.bfloat16(), second.bfloat16(), 0.04, form)
+    exact = info_nce(first.bfloat16().float(), second.bfloat16().float(), 0.04, form)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, exact)
+
+
+def test_multi_similarity_computes_in_float32():
+    first, second = two_views(12)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = multi_similarity(first.bfloat16(), second.bfloat16())
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, multi_similarity(first.bfloat16().float(), second.bfloat16().float()))
+
+
+def test_multi_similarity_is_the_library_s():
+    first, second = two_views(12)
+    loss = multi_similarity(first, second)
+    gradients = torch.autograd.grad(loss, (first, second))
+
+    views, labels = torch.cat([first, second]), torch.arange(12).repeat(2)
+    triplets = TripletMarginMiner(margin=0.2, type_of_triplets="all")(views, labels)
+    reference = MultiSimilarityLoss(alpha=1, beta=60, base=0.5)(views, labels, triplets)
+    expected = torch.autograd.grad(reference, (first, second))
+
+    assert 0 < len(triplets[0]) < 24 * 22  # some are mined, not all
+    torch.testing.assert_close(loss, reference)
+    assert gradients[0].abs().max() > 1e-4
+    torch.testing.assert_close(gradients, expected)
+
+
+def test_multi_similarity_of_halves_against_all_is_the_whole():
+    first, second = two_views(12)
+    whole = multi_similarity(first, second)
+    halves = [
+        multi_similarity(first[rows], second[rows], all_first=first, all_second=second, offset=rows.start)
+        for rows in (slice(0, 6), slice(6, 12))
+    ]
+    torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
+    gradient = torch.autograd.grad(whole, first, retain_graph=True)[0]
+    assert gradient.abs().max() > 1e-4
+    torch.testing.assert_close(torch.autograd.grad((halves[0] + halves[1]) / 2, first)[0], gradient)
+
+
+def test_multi_similarity_by_hand():
+    """One hard triplet for each anchor: the loss is that of its twin and of the one near negative."""
+    first = torch.tensor([[1.0, 0.0], [0.6, 0.8]])
+    second = torch.tensor([[0.6, 0.8], [1.0, 0.0]])  # each view lies on the other text's other view
+    twin, near, far = 0.6, 1.0, 0.6  # cosines of every anchor; both negatives are within the margin
+
+    positive = math.log(1 + math.exp(0.5 - twin))
+    negative = math.log(1 + math.exp(60 * (near - 0.5)) + math.exp(60 * (far - 0.5))) / 60
+    assert multi_similarity(first, second).item() == pytest.approx(positive + negative, rel=1e-5)
+
+
+def test_multi_similarity_of_well_separated_twins_is_nothing():
+    first = torch.eye(3).requires_grad_()
+    loss = multi_similarity(first, torch.eye(3))
+    assert loss.item() == 0 and torch.autograd.grad(loss, first)[0].abs().max() == 0

@@ -1,0 +1,225 @@
+"""Training: what must move moves, what must be equal is equal to the last bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from mirror.common.errors import InputError
+from mirror.modeling.encoder import Encoder
+from tests.tiny_trainer import make_trainer
+
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def weights(trainer) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in trainer.model.state_dict().items()}
+
+
+def first_gradient(trainer, steps: int = 1) -> dict[str, torch.Tensor]:
+    """Gradient of the first optimizer step, accumulated as the Trainer does."""
+    caught: dict[str, torch.Tensor] = {}
+
+    def catch(optimizer, args, kwargs):
+        if not caught:
+            caught.update({n: p.grad.clone() for n, p in trainer.model.named_parameters() if p.grad is not None})
+
+    trainer.create_optimizer_and_scheduler(num_training_steps=steps)
+    trainer.optimizer.register_step_pre_hook(catch)
+    trainer.train()
+    assert max(gradient.abs().max() for gradient in caught.values()) > 1e-5
+    return caught
+
+
+@pytest.mark.parametrize("loss", ["nt_xent", "decoupled", "one_way"])
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_every_weight_moves_and_twins_get_closer(bert_folder, sentences, tmp_path, loss, pooling):
+    trainer = make_trainer(
+        *(bert_folder, sentences, tmp_path), loss=loss, pooling=pooling, learning_rate=1e-3, logging_steps=1
+    )
+    before = weights(trainer)
+    trainer.train()
+    still = [name for name, value in weights(trainer).items() if torch.equal(value, before[name])]
+    assert still == []
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert len(losses) == 24 and np.mean(losses[-5:]) < np.mean(losses[:5])
+    assert {"alignment", "uniformity"} <= set(trainer.state.log_history[0])
+
+
+def test_accumulation_divides_the_loss_and_the_gradient(bert_folder, sentences, tmp_path):
+    """Two micro-batches that hold the same rows must give the gradient of one of them."""
+    options = {"dropout_rate": 0.0, "span_mask_length": 0, "max_steps": 1, "logging_steps": 1}
+    repeated = sentences[:20] * 2
+    once = make_trainer(bert_folder, repeated[:20], tmp_path / "a", **options)
+    twice = make_trainer(bert_folder, repeated, tmp_path / "b", gradient_accumulation_steps=2, **options)
+    twice._get_train_sampler = lambda dataset=None: torch.utils.data.SequentialSampler(twice.train_dataset)
+    single, double = first_gradient(once), first_gradient(twice)
+    for name in single:
+        torch.testing.assert_close(double[name], single[name], rtol=1e-3, atol=1e-5)
+    assert twice.state.log_history[0]["loss"] == pytest.approx(once.state.log_history[0]["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_trains_close_to_float32(bert_folder, sentences, tmp_path, precision):
+    options = {"dropout_rate": 0.0, "max_steps": 5, "logging_steps": 5}
+    exact = make_trainer(bert_folder, sentences, tmp_path / "a", **options)
+    exact.train()
+    rough = make_trainer(bert_folder, sentences, tmp_path / "b", **options, **{precision: True})
+    rough.train()
+    assert rough.state.log_history[0]["loss"] == pytest.approx(exact.state.log_history[0]["loss"], rel=0.03)
+
+
+def test_gradient_checkpointing_gives_the_same_gradient(bert_folder, sentences, tmp_path):
+    options = {"max_steps": 1}
+    plain = first_gradient(make_trainer(bert_folder, sentences, tmp_path / "a", **options))
+    saving = first_gradient(
+        make_trainer(bert_folder, sentences, tmp_path / "b", gradient_checkpointing=True, **options)
+    )
+    for name in plain:
+        torch.testing.assert_close(saving[name], plain[name], rtol=1e-4, atol=1e-6)
+
+
+def test_packed_trains_like_padded(bert_folder, sentences, tmp_path):
+    options = {"dropout_rate": 0.0, "max_steps": 1}
+    padded = first_gradient(make_trainer(bert_folder, sentences, tmp_path / "a", packing="off", **options))
+    packed = first_gradient(make_trainer(bert_folder, sentences, tmp_path / "b", packing="on", **options))
+    for name in padded:
+        torch.testing.assert_close(packed[name], padded[name], rtol=1e-3, atol=1e-5)
+
+
+def test_the_gradient_norm_is_read_only_where_it_is_logged(bert_folder, sentences, tmp_path):
+    trainer = make_trainer(bert_folder, sentences, tmp_path, logging_steps=5)
+    read = []
+    clip = trainer.accelerator.clip_grad_norm_
+    trainer.accelerator.clip_grad_norm_ = lambda *args: read.append(trainer.state.global_step + 1) or clip(*args)
+    trainer.train()
+    logged = [entry["step"] for entry in trainer.state.log_history if entry.get("grad_norm", 0) > 0]
+    assert read == logged == [5, 10, 15, 20]
+
+
+def test_batches_of_like_length_hold_every_text_once(bert_folder, sentences, tmp_path):
+    texts = [" ".join([text] * (1 + row % 3)) + f" {row}" for row, text in enumerate(sentences)]
+    trainer = make_trainer(bert_folder, texts, tmp_path, train_sampling_strategy="group_by_length", packing="off")
+    order = list(trainer._get_train_sampler())
+    lengths = np.maximum(trainer.train_dataset.lengths("first_ids"), trainer.train_dataset.lengths("second_ids"))
+    spread = [np.ptp(lengths[order[start : start + 20]]) for start in range(0, len(order), 20)]
+    assert sorted(order) == list(range(len(texts)))
+    assert np.mean(spread) < 0.5 * np.ptp(lengths)
+
+
+def test_a_batch_that_does_not_fit_is_halved(bert_folder, sentences, tmp_path):
+    trainer = make_trainer(bert_folder, sentences, tmp_path, auto_find_batch_size=True, max_steps=3)
+    embed, sizes = trainer.embed, []
+
+    def small_device(model, inputs):
+        sizes.append(len(inputs["lengths"]) // 2)
+        if sizes[-1] > 8:
+            raise RuntimeError("CUDA out of memory. Tried to allocate 1 EiB")
+        return embed(model, inputs)
+
+    trainer.embed = small_device
+    trainer.train()
+    assert trainer.state.global_step == 3 and sizes[0] == 20 and sizes[-3:] == [sizes[-1]] * 3 and sizes[-1] <= 8
+
+
+@pytest.mark.parametrize("stop", [5, 12, 15])  # inside the first epoch, between the two, inside the second
+def test_resumed_is_uninterrupted_to_the_last_bit(bert_folder, sentences, tmp_path, stop):
+    options = {"save_strategy": "steps", "save_steps": stop, "learning_rate": 1e-3}
+    whole = make_trainer(bert_folder, sentences, tmp_path / "whole", **options)
+    whole.train()
+    again = make_trainer(bert_folder, sentences, tmp_path / "again", **options)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
+    assert again.state.global_step == 24
+    resumed = weights(again)
+    for name, value in weights(whole).items():
+        assert torch.equal(value, resumed[name]), name
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(bert_folder, sentences, tmp_path):
+    def trained(name: str, seed: int) -> torch.Tensor:
+        trainer = make_trainer(bert_folder, sentences, tmp_path / name, seed=seed)
+        trainer.train()
+        return trainer.model.state_dict()["embeddings.word_embeddings.weight"]
+
+    first, second, third = trained("a", 7), trained("b", 7), trained("c", 8)
+    assert torch.equal(first, second) and not torch.equal(first, third)
+
+
+def test_workers_change_nothing(bert_folder, sentences, tmp_path):
+    alone = make_trainer(bert_folder, sentences, tmp_path / "a")
+    alone.train()
+    helped = make_trainer(bert_folder, sentences, tmp_path / "b", dataloader_num_workers=2)
+    helped.train()
+    for name, value in weights(alone).items():
+        assert torch.equal(value, weights(helped)[name]), name
+
+
+def test_a_dev_task_chooses_the_checkpoint(bert_folder, sentences, tmp_path):
+    scores = iter([0.2, 0.9, 0.1, 0.3])
+
+    def score(encoder: Encoder) -> dict[str, float]:
+        assert encoder.encode(sentences[:3]).shape == (3, 32)
+        return {"stsb_dev": next(scores)}
+
+    trainer = make_trainer(
+        *(bert_folder, sentences, tmp_path, score),
+        **{"eval_strategy": "steps", "eval_steps": 6, "save_strategy": "steps", "save_steps": 6},
+        load_best_model_at_end=True,
+        metric_for_best_model="stsb_dev",
+        greater_is_better=True,
+    )
+    trainer.train()
+    assert trainer.state.best_metric == 0.9
+    best = load_file(tmp_path / "checkpoint-12" / "model.safetensors")
+    for name, value in weights(trainer).items():
+        assert torch.equal(value, best[name])
+
+
+def test_the_first_loss_that_is_not_finite_stops_the_run(bert_folder, sentences, tmp_path):
+    trainer = make_trainer(bert_folder, sentences, tmp_path, learning_rate=1e-3)
+    trainer.model.embeddings.word_embeddings.weight.data.fill_(float("nan"))
+    with pytest.raises(InputError, match=r"the loss is nan at step 1; try --bf16 instead of --fp16"):
+        trainer.train()
+
+
+def test_a_checkpoint_on_the_way_is_a_whole_encoder(bert_folder, sentences, tmp_path):
+    make_trainer(bert_folder, sentences, tmp_path, save_strategy="steps", save_steps=10).train()
+    assert Encoder.from_pretrained(str(tmp_path / "checkpoint-10")).encode(["a cat"]).shape == (1, 32)
+
+
+@pytest.mark.parametrize(("loss", "extra"), [("nt_xent", {}), ("one_way", {"mini_batch_size": 4})])
+def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path, loss, extra):
+    options = {"optim": "sgd", "learning_rate": 0.05, "dropout_rate": 0.0, "loss": loss, "max_steps": 6}
+    one = make_trainer(bert_folder, sentences, tmp_path / "one", per_device_train_batch_size=20, **options)
+    before = weights(one)
+    one.train()
+
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    flags = [f"{key}={value}" for key, value in (options | extra).items()]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
+    command += ["-m", "tests.two_processes", bert_folder, str(tmp_path), *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    two = load_file(tmp_path / "two" / "model.safetensors")
+    moved = max((value - before[name]).abs().max() for name, value in weights(one).items())
+    assert moved > 1e-3
+    for name, value in weights(one).items():
+        torch.testing.assert_close(two[name], value, rtol=1e-4, atol=moved.item() * 1e-3)
+
+
+def test_the_encoder_of_a_finished_run_is_what_its_checkpoint_gives(bert_folder, sentences, tmp_path):
+    trainer = make_trainer(bert_folder, sentences, tmp_path / "out", bf16=True, max_steps=2)
+    trainer.train()
+    trainer.save_model()
+    saved = Encoder.from_pretrained(str(tmp_path / "out")).encode(sentences[:9])
+    rounded = trainer.encoder().encode(sentences[:9])  # under the autocast of the training
+    assert np.abs(rounded - saved).max() > 1e-4
+    np.testing.assert_array_equal(trainer.encoder(training=False).encode(sentences[:9]), saved)
