@@ -24,7 +24,7 @@ from mirror.training.preflight import preflight
 def main() -> None:
     script_args, data_args, config = parse_cmlm_arguments(description=__doc__)
     configure_logging()
-    checkpoint = preflight(config, script_args.model_name_or_path, script_args.force)
+    checkpoint = preflight(config, script_args.model_name_or_path)
 
     with config.main_process_first(desc="documents and pairs"):
         parts, bitext = read_stage_data(config.stage, data_args)

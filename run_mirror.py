@@ -23,7 +23,7 @@ from mirror.training.trainer import MirrorTrainer
 def main() -> None:
     script_args, data_args, config = parse_arguments(description=__doc__)
     configure_logging()
-    checkpoint = preflight(config, script_args.model_name_or_path, script_args.force)
+    checkpoint = preflight(config, script_args.model_name_or_path)
 
     with config.main_process_first(desc="corpus"):
         corpus = load_training_corpus(data_args.source())

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.cmlm.model import CMLMModel, CMLMModelConfig, Projection
 from mirror.common import loading_policy
 from mirror.common.errors import InputError, one_line
-from mirror.modeling.backbone import quiet
+from mirror.modeling.backbone import load_tokenizer, quiet
 from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.dense_layers import append_layers, dense
 
@@ -113,7 +113,7 @@ def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedM
     """
     try:
         config = AutoConfig.from_pretrained(name_or_path, **loading_policy.remote_code())
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **loading_policy.remote_code())
+        tokenizer = load_tokenizer(name_or_path, config)
         if config.is_encoder_decoder:
             raise ValueError(f"{config.model_type} has a decoder; give an encoder such as bert-base-uncased")
         if from_scratch:

@@ -24,7 +24,9 @@ from mirror.cmlm.losses import additive_margin_softmax
 from mirror.cmlm.model import IGNORED, CMLMModel
 from mirror.cmlm.stages import Parts, check_positions, dataset_report, sample_of, stage_dataset
 from mirror.common.distributed import gather_with_gradient, rank, world_size
+from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator
+from mirror.modeling.backbone import check_texts_are_known
 from mirror.modeling.encoder import Encoder
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.gradient_cache import backward_through_cache
@@ -73,8 +75,13 @@ class CMLMTrainer(EncoderTrainer):
         name = model
         model, tokenizer = load_cmlm(name, args.num_projections, args.skip_connection, args.pooling, args.from_scratch)
         check_positions(model, args.max_seq_length, args.stage)
+        parts = as_parts(train_dataset)
+        if not parts:
+            raise InputError(f"train_dataset: no rows for the stage {args.stage}")
+        if not args.force:
+            check_texts_are_known([row["text"] for part in parts for row in part.take(100)], tokenizer)
         with args.main_process_first(desc="pairs"):
-            dataset = stage_dataset(tokenizer, args, as_parts(train_dataset), as_parts(bitext_dataset or ()))
+            dataset = stage_dataset(tokenizer, args, parts, as_parts(bitext_dataset or ()))
         report = dataset_report(dataset)
         logger.info("rows: %s", ", ".join(f"{count:,} of {kind}" for kind, count in report.items()) or "streamed")
         collator = StageCollator(tokenizer)

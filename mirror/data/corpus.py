@@ -58,8 +58,11 @@ class Corpus:
     equal_pairs: int = 0  # unordered pairs of equal texts among the rows read: each can be a false negative
 
     def sample_texts(self, count: int = 8) -> list[str]:
-        """The first `count` texts."""
-        return [row["text"] for row in self.rows.take(count)]
+        """`count` texts from everywhere in the corpus; the first ones of a stream."""
+        if isinstance(self.rows, IterableDataset):
+            return [row["text"] for row in self.rows.take(count)]
+        places = np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)
+        return list(self.rows.select(places)["text"])
 
 
 def load_corpus(source: CorpusSource | str | Sequence[str]) -> Corpus:

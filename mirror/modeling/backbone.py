@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -24,6 +24,10 @@ from mirror.common import loading_policy
 from mirror.common.errors import InputError, one_line
 
 
+MINIMUM_VOCABULARY = 0.75  # tokens per embedding; embeddings are often padded to a round number
+MAXIMUM_UNKNOWN = 0.5  # share of unknown tokens
+
+
 def load_backbone(
     name_or_path: str, pooling: str, dtype: torch.dtype = torch.float32
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -34,7 +38,7 @@ def load_backbone(
     """
     config = load_config(name_or_path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **loading_policy.remote_code())
+        tokenizer = load_tokenizer(name_or_path, config)
         options = {} if pooling == "pooler" else _without_pooler(config)
         loading_policy.check_weights(name_or_path)
         model = _load_weights(name_or_path, config=config, dtype=dtype, **options)
@@ -45,6 +49,54 @@ def load_backbone(
     if pooling == "pooler" and getattr(model, "pooler", None) is None:
         raise InputError(f"{name_or_path} ({config.model_type}) has no pooler; use --pooling cls or mean")
     return model, tokenizer
+
+
+def load_tokenizer(name_or_path: str, config: PretrainedConfig) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model.
+
+    Raises:
+        InputError: its files are missing, where transformers would make one of five tokens, or it is another model's.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(name_or_path, **loading_policy.remote_code())
+    check_vocabulary(tokenizer, config, name_or_path)
+    return tokenizer
+
+
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, name_or_path: str) -> None:
+    """
+    Raises:
+        InputError: the vocabulary does not fit the embeddings of the model.
+    """
+    rows = getattr(config, "vocab_size", None) or len(tokenizer)
+    if not MINIMUM_VOCABULARY * rows <= len(tokenizer) <= rows:
+        raise InputError(
+            f"{name_or_path}: the tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}; its files "
+            "(such as tokenizer.json or vocab.txt) are missing, or belong to another model"
+        )
+
+
+def unknown_share(ids: Iterable[list[int]], tokenizer: PreTrainedTokenizerBase) -> float:
+    """Share of unknown tokens among token ids, special tokens included; 0 for a tokenizer that knows every text."""
+    if tokenizer.unk_token_id is None:
+        return 0.0
+    unknown = total = 0
+    for row in ids:
+        unknown += row.count(tokenizer.unk_token_id)
+        total += len(row)
+    return unknown / max(1, total)
+
+
+def check_texts_are_known(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> None:
+    """
+    Raises:
+        InputError: most tokens of `texts` are unknown to the tokenizer.
+    """
+    encoded = tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)
+    if (share := unknown_share(encoded["input_ids"], tokenizer)) > MAXIMUM_UNKNOWN:
+        raise InputError(
+            f"{share:.0%} of the tokens of these texts are unknown to the tokenizer of {tokenizer.name_or_path}, so there is "
+            "nothing to learn from; choose a model for this language or domain, or go on with --force"
+        )
 
 
 def load_config(name_or_path: str) -> PretrainedConfig:

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mirror.common import loading_policy
 from mirror.common.errors import InputError, one_line
 from mirror.common.nearest_neighbors import top_k, unit_length
-from mirror.modeling.backbone import load_backbone, position_limit, quiet
+from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, position_limit, quiet, unknown_share
 from mirror.modeling.pooling import POOLING_MODES, pool
 
 
@@ -50,6 +50,7 @@ class Encoder:
         self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
         self.max_seq_length = max_seq_length
         self.head = nn.Sequential(*head).to(model.device)
+        self._warned = False
 
     @classmethod
     def from_pretrained(
@@ -112,6 +113,7 @@ class Encoder:
 
     def _encode_unique(self, texts: Sequence[str], batch_size: int, show_progress: bool | None) -> np.ndarray:
         ids = self.tokenize(texts)
+        self._warn_of_unknown_tokens(ids)
         order = sorted(
             range(len(texts)), key=lambda row: -len(ids[row])
         )  # longest first: too large a batch fails at once
@@ -124,6 +126,13 @@ class Encoder:
                 bar.update(len(rows))
         _check_finite(vectors, texts)
         return vectors
+
+    def _warn_of_unknown_tokens(self, ids: list[list[int]]) -> None:
+        if not self._warned and (share := unknown_share(ids, self.tokenizer)) > MAXIMUM_UNKNOWN:
+            logger.warning(
+                "%.0f%% of the tokens are unknown to the tokenizer: these embeddings mean little", 100 * share
+            )
+            self._warned = True
 
     def similarity(self, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
         """Cosine of every text of one list with every text of another.

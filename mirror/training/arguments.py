@@ -18,7 +18,6 @@ class ScriptArguments:
             "help": "Masked LM to start from: a Hub id or a folder. Default: the small model of this repository."
         },
     )
-    force: bool = field(default=False, metadata={"help": "Write into an output folder that holds another run."})
     config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags; see recipes/."})
 
 

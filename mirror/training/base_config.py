@@ -37,6 +37,12 @@ class BaseConfig(TrainingArguments):
         default=None, metadata={"help": "bfloat16 autocast. Default: where the hardware computes fast in it."}
     )
     fp16: bool | None = field(default=None, metadata={"help": "float16 autocast. Default: on GPUs without bfloat16."})
+    force: bool = field(
+        default=False,
+        metadata={
+            "help": "Go on where a check would stop: the output folder holds another run, or the tokenizer does not know the texts."
+        },
+    )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes that tokenize the texts."}
     )

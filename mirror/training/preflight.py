@@ -13,10 +13,11 @@ from transformers.utils import logging as transformers_logging
 from mirror.common.atomic_files import make_output_folder
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_config
+from mirror.training.base_config import BaseConfig
 from mirror.training.resumable import MANIFEST, is_complete, last_complete_checkpoint
 
 
-def preflight(args: TrainingArguments, model_name_or_path: str, force: bool) -> str | None:
+def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
     """Set the libraries' verbosity and check everything that can be checked without data.
 
     Returns:
@@ -28,7 +29,7 @@ def preflight(args: TrainingArguments, model_name_or_path: str, force: bool) -> 
     transformers_logging.set_verbosity(args.get_process_log_level())
     if args.local_process_index != 0:
         disable_progress_bars()
-    check_output_dir(args.output_dir, bool(args.resume_from_checkpoint), force)
+    check_output_dir(args.output_dir, bool(args.resume_from_checkpoint), args.force)
     check_reporters(args.report_to)
     load_config(model_name_or_path)
     return find_checkpoint(args)

@@ -27,7 +27,7 @@ ALWAYS_KEPT = (
     "seed",
     "weight_decay",
 )
-NOT_KEPT = ("output_dir", "data_dir", "hub_token", "label_names", "use_cpu", "disable_tqdm")
+NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
 
 def versions() -> dict[str, str]:

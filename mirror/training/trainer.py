@@ -23,7 +23,7 @@ from mirror.data.corpus import Corpus, as_corpus, source_settings
 from mirror.data.corpus_report import corpus_report, format_report, row_tokens
 from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
 from mirror.evaluation.run import make_task_scorer
-from mirror.modeling.backbone import check_length, load_backbone
+from mirror.modeling.backbone import check_length, check_texts_are_known, check_vocabulary, load_backbone
 from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
@@ -99,9 +99,12 @@ class MirrorTrainer(EncoderTrainer):
             add_lora(model, args.lora_rank)
 
         # ---- Data: texts, views, collator --------------------------------------------------------------------------
+        check_vocabulary(tokenizer, model.config, name)
         views = args.view_settings(tokenizer)
         with args.main_process_first(desc="two views of each text"):
             corpus, score_views = as_corpus(train_dataset), None
+            if not args.force:
+                check_texts_are_known(corpus.sample_texts(200), tokenizer)
             if args.validation_samples:
                 corpus, held_out = hold_out(corpus, args.validation_samples, args.seed)
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))

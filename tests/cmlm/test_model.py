@@ -264,9 +264,9 @@ def test_a_model_that_is_no_masked_lm_is_refused(tokenizer, tmp_path):
     with pytest.raises(InputError, match=r"cannot load masked LM"):
         load_cmlm(str(tmp_path))
     tokenizer.save_pretrained(tmp_path)
-    GPT2Config(vocab_size=60, n_embd=32, n_layer=1, n_head=2).save_pretrained(tmp_path)
+    GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=1, n_head=2).save_pretrained(tmp_path)
     with pytest.raises(InputError, match=r"cannot load masked LM .*GPT2Config"):
         load_cmlm(str(tmp_path))
-    BartConfig(vocab_size=60, d_model=32, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path)
+    BartConfig(vocab_size=len(tokenizer), d_model=32, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path)
     with pytest.raises(InputError, match=r"bart has a decoder; give an encoder such as bert-base-uncased"):
         load_cmlm(str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModel, BertModel, GPT2Config, GPT2Model, PreTrainedTokenizerBase
 
+from mirror.assets import EMBEDDED_MODEL
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import position_limit
 from mirror.modeling.encoder import Encoder
@@ -148,3 +150,36 @@ def test_what_is_neither_a_folder_nor_a_hub_id_is_one_line(name):
     with pytest.raises(InputError, match=name.replace(".", r"\.")) as refused:
         Encoder.from_pretrained(name, pooling="mean")
     assert "\n" not in str(refused.value)
+
+
+def without_tokenizer(folder: str, target: Path) -> str:
+    shutil.copytree(folder, target)
+    for path in target.glob("*token*"):
+        path.unlink()
+    (target / "vocab.txt").unlink(missing_ok=True)
+    return str(target)
+
+
+def test_a_folder_without_a_tokenizer_is_refused(bert_folder, tmp_path):
+    """transformers makes one of five tokens, for which every word is unknown."""
+    folder = without_tokenizer(bert_folder, tmp_path / "bare")
+    with pytest.raises(
+        InputError, match=r"bare: the tokenizer has 5 tokens, .* are missing, or belong to another model"
+    ):
+        Encoder.from_pretrained(folder, pooling="mean")
+
+
+def test_the_tokenizer_of_another_model_is_refused(bert_folder, tmp_path):
+    shutil.copytree(EMBEDDED_MODEL, tmp_path / "mixed")
+    shutil.copy(Path(bert_folder) / "tokenizer.json", tmp_path / "mixed")
+    with pytest.raises(InputError, match="but the model has embeddings for 12,000"):
+        Encoder.from_pretrained(str(tmp_path / "mixed"), pooling="mean")
+
+
+def test_texts_that_the_tokenizer_does_not_know_are_mentioned_once(bert_folder, caplog):
+    encoder = Encoder.from_pretrained(bert_folder, pooling="mean")
+    encoder.encode(["the cat sees the dog"])
+    assert not caplog.text
+    for _ in range(2):
+        encoder.encode(["猫 が 犬 を 見る 雨 が 降る"])
+    assert caplog.text.count("of the tokens are unknown to the tokenizer") == 1

@@ -223,3 +223,10 @@ def test_the_encoder_of_a_finished_run_is_what_its_checkpoint_gives(bert_folder,
     rounded = trainer.encoder().encode(sentences[:9])  # under the autocast of the training
     assert np.abs(rounded - saved).max() > 1e-4
     np.testing.assert_array_equal(trainer.encoder(training=False).encode(sentences[:9]), saved)
+
+
+def test_texts_that_the_tokenizer_does_not_know_are_refused_unless_forced(bert_folder, tmp_path):
+    texts = [f"{number} 猫 が 犬 を 見る 雨 が 降る" for number in range(20)]
+    with pytest.raises(InputError, match=r"8\d% of the tokens of these texts are unknown .* or go on with --force"):
+        make_trainer(bert_folder, texts, tmp_path)
+    make_trainer(bert_folder, texts, tmp_path, force=True)
