@@ -132,3 +132,34 @@ def test_accelerate_launch_with_a_config(bert_folder, corpus, tmp_path):
     done = subprocess.run([*launch, "run_mirror.py", *flags], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     assert Encoder.from_pretrained(str(tmp_path / "out")).pooling == "cls"
+
+
+def test_resuming_a_finished_run_says_so_and_changes_nothing(bert_folder, corpus, tmp_path):
+    flags = ["--model_name_or_path", bert_folder, "--train_file", corpus, "--output_dir", str(tmp_path / "out")]
+    flags += "--per_device_train_batch_size 40 --max_steps 4 --save_strategy steps --save_steps 2 --logging_steps 1".split()
+    assert run_mirror(*flags).returncode == 0
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()}
+    again = run_mirror(*flags, "--resume_from_checkpoint", "true")
+    assert again.returncode == 0 and "holds a complete run of 4 steps: nothing to do" in again.stderr
+    assert {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()} == before
+    (tmp_path / "out" / "train_results.json").unlink()  # as if it had been killed before its end
+    assert run_mirror(*flags, "--resume_from_checkpoint", "true").returncode == 0
+    assert json.loads((tmp_path / "out" / "train_results.json").read_text())["metrics"]["train_loss"] > 0
+
+
+def test_no_reader_warns_of_a_checkpoint(trained):
+    """transformers and sentence-transformers expect a pooler, whether it is used or not."""
+    folder, _ = trained
+    code = f"""
+from transformers import AutoModel, pipeline
+from sentence_transformers import SentenceTransformer
+AutoModel.from_pretrained({str(folder)!r})
+pipeline("feature-extraction", {str(folder)!r})
+SentenceTransformer({str(folder)!r})
+"""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert not any(word in done.stderr for word in ("MISSING", "UNEXPECTED", "newly initialized", "pooler")), (
+        done.stderr
+    )

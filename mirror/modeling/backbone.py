@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -26,12 +27,13 @@ from mirror.common.errors import InputError, one_line
 
 MINIMUM_VOCABULARY = 0.75  # tokens per embedding; embeddings are often padded to a round number
 MAXIMUM_UNKNOWN = 0.5  # share of unknown tokens
+SPARE = "_spare_pooler"  # attribute of a model
 
 
 def load_backbone(
     name_or_path: str, pooling: str, dtype: torch.dtype = torch.float32
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Encoder and tokenizer; without the pooler unless `pooling` uses it, so that nothing random is loaded or saved.
+    """Encoder and tokenizer; a pooler that `pooling` does not use is set aside for `save_encoder`.
 
     Raises:
         InputError: not found, not a model, not a bidirectional encoder, or not to be trusted (`mirror.common.loading_policy`).
@@ -39,15 +41,17 @@ def load_backbone(
     config = load_config(name_or_path)
     try:
         tokenizer = load_tokenizer(name_or_path, config)
-        options = {} if pooling == "pooler" else _without_pooler(config)
         loading_policy.check_weights(name_or_path)
-        model = _load_weights(name_or_path, config=config, dtype=dtype, **options)
+        model, has_pooler = _load_weights(name_or_path, config=config, dtype=dtype)
     except InputError:
         raise
     except (OSError, ValueError, pickle.UnpicklingError) as error:
         raise InputError(f"cannot load model '{name_or_path}': {one_line(error)}") from error
-    if pooling == "pooler" and getattr(model, "pooler", None) is None:
-        raise InputError(f"{name_or_path} ({config.model_type}) has no pooler; use --pooling cls or mean")
+    if pooling == "pooler":
+        if not has_pooler:
+            raise InputError(f"{name_or_path} ({config.model_type}) has no pooler; use --pooling cls or mean")
+    elif _can_go_without_pooler(model):
+        _set_pooler_aside(model, has_pooler)
     return model, tokenizer
 
 
@@ -113,17 +117,48 @@ def load_config(name_or_path: str) -> PretrainedConfig:
     return config
 
 
-def _load_weights(name_or_path: str, **options) -> PreTrainedModel:
-    """`from_pretrained` without its table of unused head weights; a missing weight is an error instead."""
-    with quiet():
+def spare_pooler(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """The weights of a pooler that `load_backbone` set aside, by their names in a checkpoint."""
+    return {
+        f"pooler.{key}": value for pooler in getattr(model, SPARE, ()) for key, value in pooler.state_dict().items()
+    }
+
+
+def _can_go_without_pooler(model: PreTrainedModel) -> bool:
+    accepts = "add_pooling_layer" in inspect.signature(type(model).__init__).parameters
+    return accepts and isinstance(getattr(model, "pooler", None), nn.Module)
+
+
+@torch.no_grad()
+def _set_pooler_aside(model: PreTrainedModel, is_trained: bool) -> None:
+    """Take the pooler out of the forward pass and of training, and keep it for the checkpoint.
+
+    Readers that expect a pooler warn of random weights where a checkpoint has none. So the one of the base model is saved
+    again; a base model without one gets the identity, for which `pooler_output` is tanh of the first token's vector.
+    """
+    pooler, model.pooler = model.pooler, None
+    for layer in () if is_trained else (module for module in pooler.modules() if isinstance(module, nn.Linear)):
+        layer.weight.copy_(torch.eye(*layer.weight.shape))
+        layer.bias.zero_()
+    setattr(model, SPARE, [pooler])  # in a list, so that it is not a module of the model
+
+
+def _load_weights(name_or_path: str, **options) -> tuple[PreTrainedModel, bool]:
+    """`from_pretrained` without its table of unused head weights, and whether the checkpoint has a pooler.
+
+    Raises:
+        InputError: a weight other than the pooler's is missing.
+    """
+    with quiet(), torch.random.fork_rng(devices=[]):  # a pooler that is missing is drawn at random
         model, report = AutoModel.from_pretrained(
             name_or_path, output_loading_info=True, **loading_policy.weights(), **options
         )
-    if missing := sorted(report["missing_keys"]):
+    lacks_pooler = any(key.startswith("pooler.") for key in report["missing_keys"])
+    if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler.")):
         raise InputError(
             f"{name_or_path} lacks {len(missing)} weights of a {type(model).__name__}, first {missing[0]}"
         )
-    return model
+    return model, getattr(model, "pooler", None) is not None and not lacks_pooler
 
 
 @contextmanager
@@ -168,9 +203,3 @@ def _refuse_decoder(name_or_path: str, config: PretrainedConfig) -> None:
             f"{name_or_path} ({config.model_type}) is not a bidirectional encoder; "
             "give a masked LM such as bert-base-uncased"
         )
-
-
-def _without_pooler(config: PretrainedConfig) -> dict[str, bool]:
-    model_class = AutoModel._model_mapping[type(config)]
-    accepts = "add_pooling_layer" in inspect.signature(model_class.__init__).parameters
-    return {"add_pooling_layer": False} if accepts else {}

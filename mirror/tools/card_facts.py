@@ -47,8 +47,10 @@ def shared_facts(record: RunRecord) -> dict[str, str]:
         "maximum length": f"{settings['max_seq_length']} tokens",
         "precision": "bfloat16" if settings.get("bf16") else "float16" if settings.get("fp16") else "float32",
         "seed": str(settings["seed"]),
-        "training time": f"{metrics['train_runtime']:.0f} s on {record.hardware}",
-        "final training loss": f"{metrics['train_loss']:.3f}",
+        "training time": f"{metrics['train_runtime']:.0f} s on {record.hardware}"
+        if "train_runtime" in metrics
+        else None,
+        "mean training loss": f"{metrics['train_loss']:.3f}" if "train_loss" in metrics else None,
     }
     versions = ", ".join(f"{package} {number}" for package, number in record.versions.items())
     return {key: value for key, value in rows.items() if value} | {"versions": versions}

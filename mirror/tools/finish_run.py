@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 from mirror.common.distributed import shutdown
 from mirror.modeling.checkpoint import verify_encoder
 from mirror.tools.card_scores import scores_of_run, write_scores
 from mirror.tools.model_card import write_card
 from mirror.training.encoder_trainer import EncoderTrainer
-from mirror.training.run_record import RunRecord, run_facts
+from mirror.training.run_record import FILE, RunRecord, run_facts
 
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,10 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         RuntimeError: a reader computes different embeddings from the saved checkpoint.
     """
     args = trainer.args
+    if trainer.was_complete and (Path(args.output_dir) / FILE).exists():
+        logger.info("%s holds a complete run of %d steps: nothing to do", args.output_dir, trainer.state.global_step)
+        shutdown(trainer.accelerator)
+        return
     trainer.save_model(_internal_call=True)  # does not push: the model card is not written yet
     trainer.save_state()
     if trainer.is_world_process_zero():

@@ -60,6 +60,11 @@ def write_card(folder: str | Path, name: str | None = None) -> None:
     Raises:
         InputError: `folder` is not the output of a finished run.
     """
+    ModelCard(render_card(folder, name)).save(Path(folder) / "README.md")
+
+
+def render_card(folder: str | Path, name: str | None = None) -> str:
+    """The text of the card that `write_card` writes."""
     folder = Path(folder)
     record, scores = RunRecord.load(folder), read_scores(folder)
     settings, is_cmlm = record.settings, record.method == "cmlm"
@@ -84,7 +89,7 @@ def write_card(folder: str | Path, name: str | None = None) -> None:
         int8_scores=_int8_scores(folder),
         scores=score_table(scores),
     )  # fmt: skip
-    ModelCard(text).save(folder / "README.md")  # also parses the metadata: the Hub would refuse invalid ones
+    return str(ModelCard(text))  # parses the metadata: the Hub would refuse invalid ones
 
 
 def _metadata(name: str, base: dict, dataset: str | None, scores: dict, method: str) -> str:

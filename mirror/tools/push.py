@@ -9,6 +9,7 @@ or has the name of the folder. The URL of the commit is printed on stdout.
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -39,10 +40,26 @@ def main() -> None:
     private = args.hub_private_repo or settings.get("hub_private_repo")
 
     check_repo_id(repo_id)
+    name_card(folder, repo_id)
     try:
         sys.stdout.write(push_folder(folder, repo_id, private, revision=settings.get("hub_revision")) + "\n")
     except PushError as error:
         raise InputError(f"pushing {folder} to {repo_id} failed: {error}; the folder is unchanged") from error
+
+
+def name_card(folder: Path, repo_id: str) -> None:
+    """Write the model card for the id that it is pushed to, unless somebody edited it."""
+    from mirror.tools.model_card import render_card, write_card
+    from mirror.training.run_record import FILE
+
+    if not (folder / FILE).exists():
+        return
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    heading = re.search(r"^# (.+)$", card, re.MULTILINE)
+    if heading and card.strip() == render_card(folder, heading[1]).strip():
+        write_card(folder, repo_id)
+    else:
+        sys.stderr.write(f"{folder}/README.md was edited, so it is pushed as it is; check the names in it\n")
 
 
 if __name__ == "__main__":

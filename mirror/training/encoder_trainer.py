@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 from transformers import TrainerCallback
+from transformers.trainer_utils import TrainOutput
 
 from mirror.common.errors import InputError
 from mirror.training.hub import HubPushMixin
 from mirror.training.resumable import ResumableTrainer
+from mirror.training.run_record import FILE
 
 
 class SetEpochCallback(TrainerCallback):
@@ -43,6 +47,11 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         self.loss_is_scaled_for_ga = False  # our losses are means over one micro-batch
         self._seen: dict[str, list[Tensor]] = {}
         self.add_callback(SetEpochCallback())
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+        if not resume_from_checkpoint and self.args.should_save:
+            (Path(self.args.output_dir) / FILE).unlink(missing_ok=True)  # of the run that is overwritten
+        return super().train(resume_from_checkpoint, **kwargs)
 
     def monitor(self, name: str, value: Tensor) -> Tensor:
         """Remember a scalar: the log shows its mean since the last line. Returns it."""

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
 from mirror.common.atomic_files import atomic_path
 from mirror.common.distributed import describe_peer_failure, exit_process, world_size
@@ -41,8 +41,22 @@ class ResumableTrainer(Trainer):
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
+        self.was_complete = False  # whether `train` resumed from the last step, and so had nothing to do
+        self.add_callback(StopIfComplete())
         self.add_callback(StopOnSigterm())
         self.add_callback(FiniteGradients())
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+        """As in transformers; but resuming from the last step trains nothing, where transformers would train one more."""
+        try:
+            return super().train(resume_from_checkpoint, **kwargs)
+        except RunIsComplete:
+            self.was_complete = True
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
+            self._load_best_model()
+        losses = [entry["loss"] for entry in self.state.log_history if "loss" in entry]
+        metrics = {"epoch": self.state.epoch} | ({"train_loss": sum(losses) / len(losses)} if losses else {})
+        return TrainOutput(self.state.global_step, metrics.get("train_loss"), metrics)
 
     def get_train_dataloader(self) -> DataLoader:
         """As in transformers; its workers survive a SIGTERM that all processes of a job receive (Slurm, `timeout`)."""
@@ -76,6 +90,16 @@ class ResumableTrainer(Trainer):
             self.args.save_total_limit = limit
         if self.args.should_save:
             rotate_checkpoints(run_dir, limit, self.state.best_model_checkpoint, use_mtime=True)
+
+
+class RunIsComplete(Exception):
+    """The checkpoint to resume from is that of the last step."""
+
+
+class StopIfComplete(TrainerCallback):
+    def on_train_begin(self, args, state, control, **kwargs):
+        if 0 < state.max_steps <= state.global_step:
+            raise RunIsComplete
 
 
 class FiniteGradients(TrainerCallback):

@@ -92,6 +92,10 @@ class MirrorTrainer(EncoderTrainer):
             tokenizer = processing_class or AutoTokenizer.from_pretrained(name)
         args.resolve_for(name, model.config.model_type)
         check_length(model, args.max_seq_length)
+        if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
+            raise InputError(
+                "--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more"
+            )
         packed = configure_noise_and_packing(
             model, args.pooling, args.packing, args.dropout_rate, args.drophead_rate, args.controlled_dropout
         )

@@ -185,3 +185,19 @@ def test_a_logger_that_is_unknown_or_not_installed_is_refused(name, reason):
     with pytest.raises(InputError, match=f"^--report_to {name}: .*{reason}") as refused:
         check_reporters([name])
     assert "\n" not in str(refused.value)
+
+
+def test_resuming_a_complete_run_trains_nothing(bert_folder, sentences, tmp_path):
+    """Also where the last step is in the middle of an epoch."""
+    options = {"save_strategy": "steps", "save_steps": 5, "max_steps": 10}
+    whole = make_trainer(bert_folder, sentences, tmp_path, **options)
+    whole.train()
+    assert not whole.was_complete and 10 % (len(sentences) // 20)
+    again = make_trainer(bert_folder, sentences, tmp_path, **options)
+    again.train(resume_from_checkpoint=last_complete_checkpoint(tmp_path))
+    assert again.was_complete and again.state.global_step == 10
+    for name, value in weights(whole).items():
+        assert torch.equal(weights(again)[name], value), name
+    longer = make_trainer(bert_folder, sentences, tmp_path, **options | {"max_steps": 12})
+    longer.train(resume_from_checkpoint=last_complete_checkpoint(tmp_path))
+    assert not longer.was_complete and longer.state.global_step == 12
