@@ -136,7 +136,9 @@ def test_accelerate_launch_with_a_config(bert_folder, corpus, tmp_path):
 
 def test_resuming_a_finished_run_says_so_and_changes_nothing(bert_folder, corpus, tmp_path):
     flags = ["--model_name_or_path", bert_folder, "--train_file", corpus, "--output_dir", str(tmp_path / "out")]
-    flags += "--per_device_train_batch_size 40 --max_steps 4 --save_strategy steps --save_steps 2 --logging_steps 1".split()
+    flags += (
+        "--per_device_train_batch_size 40 --max_steps 4 --save_strategy steps --save_steps 2 --logging_steps 1".split()
+    )
     assert run_mirror(*flags).returncode == 0
     before = {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()}
     again = run_mirror(*flags, "--resume_from_checkpoint", "true")

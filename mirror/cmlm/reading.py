@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -41,7 +42,12 @@ def _read_file(path: Path, source: CorpusSource, line_is_document: bool) -> Data
         return load_corpus(replace(source, train_file=(str(path),))).rows
     check_text_file(path)
     documents = load_dataset(
-        "text", data_files=str(path), sample_by="paragraph", split="train", streaming=source.streaming
+        "text",
+        data_files=glob.escape(str(path)),
+        encoding="utf-8-sig",
+        sample_by="paragraph",
+        split="train",
+        streaming=source.streaming,
     )
     if source.max_train_samples:
         documents = documents.take(source.max_train_samples)

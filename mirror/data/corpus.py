@@ -234,17 +234,22 @@ def _open_dataset(source: CorpusSource) -> Dataset | IterableDataset:
 
 
 def expand_paths(patterns: Iterable[str]) -> list[Path]:
-    """Files of names and globs, in order.
+    """Files of names, folders and globs, in order; of a folder, the files with an ending that is read.
 
     Raises:
         InputError: nothing matches one of them, or its ending is not one that is read.
     """
     paths = []
     for pattern in patterns:
-        found = sorted(glob.glob(pattern, recursive=True)) if glob.has_magic(pattern) else [pattern]
-        if not found or not all(Path(name).is_file() for name in found):
+        if Path(pattern).is_file():  # also a name with brackets in it
+            found = [Path(pattern)]
+        elif Path(pattern).is_dir():
+            found = sorted(path for path in Path(pattern).iterdir() if path.is_file() and _ending(path) in BUILDERS)
+        else:
+            found = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
+        if not found:
             raise InputError(f"{pattern}: no such file")
-        paths += [Path(name) for name in found]
+        paths += found
     for path in paths:
         if _ending(path) not in BUILDERS:
             raise InputError(f"{path}: unknown ending; one of {', '.join(BUILDERS)}, each also as .gz")
@@ -257,7 +262,7 @@ def _ending(path: Path) -> str:
 
 def open_file(path: Path, streaming: bool) -> Dataset | IterableDataset:
     ending = _ending(path)
-    options = {}
+    options = {"encoding": "utf-8-sig"} if ending == "txt" else {}  # without a byte order mark before the first text
     if ending != "parquet":
         check_text_file(path)
     if ending in SEPARATORS:
@@ -268,7 +273,9 @@ def open_file(path: Path, streaming: bool) -> Dataset | IterableDataset:
         if ending == "tsv":
             options["quoting"] = csv.QUOTE_NONE
     try:
-        return load_dataset(BUILDERS[ending], data_files=str(path), split="train", streaming=streaming, **options)
+        return load_dataset(
+            BUILDERS[ending], data_files=glob.escape(str(path)), split="train", streaming=streaming, **options
+        )
     except (DatasetGenerationError, ValueError, OSError) as error:
         raise InputError(f"{path}: {one_line(error.__cause__ or error)}") from error
 

@@ -10,6 +10,7 @@ from mirror.modeling.checkpoint import verify_encoder
 from mirror.tools.card_scores import scores_of_run, write_scores
 from mirror.tools.model_card import write_card
 from mirror.training.encoder_trainer import EncoderTrainer
+from mirror.training.resumable import SAVE_ERRORS, raise_save_error
 from mirror.training.run_record import FILE, RunRecord, run_facts
 
 
@@ -34,8 +35,11 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         logger.info("%s holds a complete run of %d steps: nothing to do", args.output_dir, trainer.state.global_step)
         shutdown(trainer.accelerator)
         return
-    trainer.save_model(_internal_call=True)  # does not push: the model card is not written yet
-    trainer.save_state()
+    try:
+        trainer.save_model(_internal_call=True)  # does not push: the model card is not written yet
+        trainer.save_state()
+    except SAVE_ERRORS as error:
+        raise_save_error(error, args.output_dir, args.output_dir)
     if trainer.is_world_process_zero():
         encoder = trainer.encoder(training=False)
         cosines = verify_encoder(args.output_dir, encoder, trainer.sample_texts())

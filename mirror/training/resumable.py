@@ -12,11 +12,13 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -33,6 +35,8 @@ from mirror.common.errors import InputError, one_line
 logger = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
+SAVE_ERRORS = (OSError, SafetensorError, RuntimeError)  # torch.save reports a full disk as a RuntimeError
+LITTLE_SPACE = 50e6  # bytes
 TERMINATED = 128 + signal.SIGTERM  # the exit status by which a shell and Slurm know a process that SIGTERM ended
 
 
@@ -82,10 +86,8 @@ class ResumableTrainer(Trainer):
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_manifest(folder)
-        except (OSError, SafetensorError, RuntimeError) as error:  # torch.save tells of a full disk by a RuntimeError
-            if isinstance(error, RuntimeError) and describe_peer_failure(error):
-                raise
-            raise InputError(f"cannot save {folder}: {one_line(error, 200)}; {_describe_last(run_dir)}") from error
+        except SAVE_ERRORS as error:
+            raise_save_error(error, folder, run_dir)
         finally:
             self.args.save_total_limit = limit
         if self.args.should_save:
@@ -100,6 +102,20 @@ class StopIfComplete(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         if 0 < state.max_steps <= state.global_step:
             raise RunIsComplete
+
+
+def raise_save_error(error: Exception, folder: str | Path, run_dir: str) -> NoReturn:
+    """
+    Raises:
+        InputError: what could not be saved, why, and which checkpoint is left.
+    """
+    if isinstance(error, RuntimeError) and describe_peer_failure(error):
+        raise error
+    reason = one_line(error, 200)
+    free = shutil.disk_usage(run_dir).free
+    if free < LITTLE_SPACE:
+        reason = f"the disk is full, {free / 1e6:.0f} MB are left ({reason})"
+    raise InputError(f"cannot save {folder}: {reason}; {_describe_last(run_dir)}") from error
 
 
 class FiniteGradients(TrainerCallback):

@@ -149,3 +149,19 @@ def test_the_chance_of_a_false_negative_is_that_of_drawing(sentences):
     share = sum(len(set(draw)) < 30 for draw in draws) / len(draws)
     assert false_negative_chance(5, 105, 30) == pytest.approx(share, abs=0.03)
     assert false_negative_chance(0, 105, 30) == 0
+
+
+def test_a_folder_and_a_name_with_brackets(tmp_path):
+    write(tmp_path / "notes [v2].txt", "a note\n")
+    write(tmp_path / "b.csv", "text\nanother\n")
+    write(tmp_path / "picture.png", "no text")
+    assert texts_of(tmp_path / "notes [v2].txt") == ["a note"]
+    assert texts_of(tmp_path) == ["another", "a note"]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="empty: no such file"):
+        expand_paths([str(tmp_path / "empty")])
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbffirst\nsecond\n")
+    assert texts_of(tmp_path / "a.txt") == ["first", "second"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,9 @@ import pyarrow.dataset
 import pytest
 
 import run_encode
+import run_mirror
 from mirror.common.errors import run_main
+from mirror.modeling.encoder import Encoder
 from mirror.tools.embedding_shards import ShardFolder
 from mirror.training.resumable import last_complete_checkpoint
 
@@ -100,3 +103,33 @@ def test_a_log_on_a_full_disk_ends_the_run_and_keeps_its_checkpoint(disk, bert_f
     (line,) = re.findall("error: .*", done.stderr)
     assert "No space left on device" in line and "free some space, then run the same command again" in line
     assert last_complete_checkpoint(tmp_path / "out")
+
+
+def test_a_full_disk_at_the_end_of_a_training_is_one_line_and_costs_no_step(
+    disk, bert_folder, sentences, tmp_path, monkeypatch, capsys
+):
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    command = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--pooling", "mean"]
+    command += ["--per_device_train_batch_size", 40, "--max_steps", 4, "--save_strategy", "steps", "--save_steps", 2]
+    command += ["--save_total_limit", 1, "--output_dir", disk.folder / "out"]
+    disk.mount(4000, "remount")
+    monkeypatch.setattr("mirror.tools.finish_run.verify_encoder", fail_on_purpose)
+    with pytest.raises(ZeroDivisionError):
+        one_line(run_mirror.main, monkeypatch, capsys, *command)
+    needed = sum(path.stat().st_size for path in (disk.folder / "out" / "checkpoint-4").rglob("*") if path.is_file())
+    shutil.rmtree(disk.folder / "out")
+    monkeypatch.undo()
+
+    disk.mount(needed * 5 // 4 // 1024, "remount")  # a checkpoint fits, a checkpoint and an encoder do not
+    line = one_line(run_mirror.main, monkeypatch, capsys, *command, "--save_steps", 4)
+    assert re.search(r"cannot save .*out: the disk is full, .*; the last complete checkpoint is .*checkpoint-4$", line)
+    disk.mount(4000, "remount")
+    monkeypatch.setattr(
+        sys, "argv", ["s", *map(str, command), "--save_steps", "4", "--resume_from_checkpoint", "true"]
+    )
+    run_mirror.main()
+    assert Encoder.from_pretrained(str(disk.folder / "out")).encode(["a cat"]).shape == (1, 32)
+
+
+def fail_on_purpose(*args) -> None:
+    raise ZeroDivisionError
