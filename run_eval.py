@@ -37,9 +37,11 @@ def main() -> None:
     from mirror.evaluation.catalogue import Options, all_tasks, listing
     from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
     from mirror.evaluation.pictures import draw_all, draw_translations
+    from mirror.evaluation.progress import Progress
     from mirror.evaluation.published import find_rows
-    from mirror.evaluation.results import comparison, format_text, short_names, write_results
+    from mirror.evaluation.results import comparison, file_name, format_text, short_names, write_results
     from mirror.evaluation.run import default_data_dir, make_plan
+    from mirror.modeling.embedding_cache import fingerprint
     from mirror.modeling.encoder import Encoder
 
     loading_policy.grant(args.allow_pickle, args.trust_remote_code)
@@ -66,18 +68,25 @@ def main() -> None:
         fit_on=args.fit_on,
     )
     models = args.models or [args.model_name_or_path]
-    records = []
+    records, unfinished = [], []
     for name, label in zip(models, short_names(models), strict=True):
         encoder = Encoder.from_pretrained(name, args.pooling, args.max_seq_length, args.dtype, state.device)
         logger.info("%s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
         encode = make_encode(encoder, settings)
-        records.append(describe(name, encoder, args.dtype, settings) | plan.run(encode, encoder))
+        described = describe(name, encoder, args.dtype, settings)
+        place = output_dir / f"_unfinished-{file_name(label)}.json"
+        progress = Progress(place, described | {"model_sha256": fingerprint(encoder)}, state.is_main_process)
+        state.wait_for_everyone()  # all have read before the first one writes
+        records.append(described | plan.run(encode, encoder, progress))
+        unfinished.append(progress)
         draw_translations(encode, plan.tasks, label, output_dir)
 
     # ---- Results ---------------------------------------------------------------------------------------------------
     if state.is_main_process:
         columns, table = comparison(records, find_rows(records, args.published))
         write_results(records, columns, table, output_dir)
+        for progress in unfinished:
+            progress.finish()
         pictures = draw_all(records, columns, table, output_dir)
         sys.stdout.write(format_text(columns, table) + "\n")
         logger.info("results.json, results.md, results.csv and %d plots are in %s", len(pictures), output_dir)

@@ -86,7 +86,7 @@ def listing(tasks: dict[str, Task], data_dir: Path) -> str:
     """Return the text of `--list_tasks`: tasks with availability, metric and protocol, then groups and members."""
     lines = [f"tasks (x: data available in {data_dir})"]
     for task in tasks.values():
-        mark = " " if task.missing_files(data_dir) else "x"
+        mark = "x" if task.is_available(data_dir) else " "
         lines.append(f"  {mark} {task.name:<24} {task.metric:<18} {task.protocol}")
     lines.append("groups")
     lines += [f"    {name:<24} {' '.join(members)}" for name, members in all_groups(tasks).items()]

@@ -9,7 +9,7 @@ over the same pairs is reported as the baseline.
 from __future__ import annotations
 
 import hashlib
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,8 @@ def tasks(data_dir: Path) -> list[Task]:
             metric="accuracy@1",
             protocol=f"words of a name -> summary of its docstring, among all summaries of the {part} part, by cosine",
             files=(),
-            score=lambda encode, data_dir, part=part: score_search(encode, pairs_of(part), MIN_PAIRS[part]),
+            score=lambda encode, data_dir, part=part: score_search(encode, pairs_of(part)),
+            check_other_data=partial(check_pairs, part),
         )
         for name, part in (("docs_search", "test"), ("docs_search_dev", "dev"))
     ]
@@ -53,17 +54,20 @@ def docstrings_here() -> list[docstring_corpus.Docstring]:
     return docstring_corpus.collect()
 
 
-def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...], min_pairs: int = MIN_PAIRS["test"]) -> dict:
-    """Rank the summary of each name among all summaries, by the encoder and by TF-IDF.
-
-    Raises:
-        InputError: there are fewer than `min_pairs` pairs, which would make the task too easy.
+def check_pairs(part: str) -> None:
     """
-    if len(pairs) < min_pairs:
+    Raises:
+        InputError: this machine has too few docstrings, which would make the task too easy.
+    """
+    if (found := len(pairs_of(part))) < MIN_PAIRS[part]:
         raise InputError(
-            f"docs_search found {len(pairs):,} documented names on this machine and needs {min_pairs:,}; "
+            f"docs_search found {found:,} documented names on this machine and needs {MIN_PAIRS[part]:,}; "
             "install more packages with docstrings (numpy, scipy, pandas, scikit-learn)"
         )
+
+
+def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...]) -> dict:
+    """Rank the summary of each name among all summaries, by the encoder and by TF-IDF."""
     names, summaries = (list(column) for column in zip(*pairs, strict=True))
     vectors = unit_length(encode(names + summaries))  # (2N, D)
     queries, candidates = np.split(vectors, 2)

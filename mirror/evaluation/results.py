@@ -120,7 +120,7 @@ def write_results(records: Sequence[dict], columns: Sequence[str], table: Table,
     folders = [output_dir] if len(records) == 1 else [output_dir / file_name(name) for name in names]
     for folder, record in zip(folders, records, strict=True):
         atomic_write_text(
-            folder / "results.json", json.dumps(record, indent=2, default=_to_python_scalar, ensure_ascii=False) + "\n"
+            folder / "results.json", json.dumps(record, indent=2, default=to_python_scalar, ensure_ascii=False) + "\n"
         )
     atomic_write_text(output_dir / "results.csv", format_csv(records))
     atomic_write_text(output_dir / "results.md", format_markdown(columns, table, records))
@@ -144,6 +144,6 @@ def _published_mean(row: Row, members: Sequence[str]) -> float | None:
     return sum(scores) / len(scores) if len(scores) == len(members) else None
 
 
-def _to_python_scalar(value: np.generic) -> float | int:
+def to_python_scalar(value: np.generic) -> float | int:
     """Convert a NumPy scalar for JSON."""
     return value.item()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import Options, all_groups, all_tasks, resolve
+from mirror.evaluation.progress import Progress
 from mirror.evaluation.task import Task
 from mirror.modeling.encoder import Encode
 
@@ -36,6 +37,12 @@ class PreparedTask:
     @property
     def name(self) -> str:
         return self.task.name
+
+    def is_same_as(self, entry: dict | None) -> bool:
+        """Whether `entry` of results.json was made by this task on these files."""
+        if entry is None or entry["protocol"] != self.task.protocol or not self.task.files:
+            return False
+        return entry["data_sha256"] == self.task.data_sha256(self.data_dir)
 
     def score(self, encode: Encode, encoder: Encoder | None = None) -> dict:
         """Score the task and return its entry of results.json.
@@ -82,14 +89,23 @@ class Plan:
     groups: dict[str, list[str]]  # for each reported group, the members that are scored
     missing_members: dict[str, list[str]]  # for each reported group, the members without data
 
-    def run(self, encode: Encode, encoder: Encoder | None = None) -> dict:
+    def run(self, encode: Encode, encoder: Encoder | None = None, progress: Progress | None = None) -> dict:
         """Score all tasks and return the score section of results.json.
 
         Args:
             encode: (list of N texts) -> (N, D) float32.
             encoder: required by tasks that train.
+            progress: keeps every score at once, and has those of an earlier run that did not finish.
         """
-        scored = {task.name: task.score(encode, encoder) for task in self.tasks}
+        earlier = progress.tasks if progress else {}
+        scored = {}
+        for task in self.tasks:
+            if task.is_same_as(earlier.get(task.name)):
+                scored[task.name] = earlier[task.name]
+                continue
+            scored[task.name] = task.score(encode, encoder)
+            if progress:
+                progress.add(task.name, scored[task.name])
         means = {
             group: sum(scored[name]["main_score"] for name in members) / len(members)
             for group, members in self.groups.items()
@@ -125,7 +141,9 @@ def make_plan(
     prepared, missing = [], []
     for task in resolve(names, known):
         absent = task.missing_files(data_dir)
-        if not absent:
+        if skip_missing and not absent and not task.is_available(data_dir):
+            missing.append(task.name)
+        elif not absent:
             task.check(data_dir)
             prepared.append(PreparedTask(task, data_dir))
         elif skip_missing and data_dir.is_dir():

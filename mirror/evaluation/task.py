@@ -96,6 +96,7 @@ class Task:
     groups: tuple[str, ...] = ()
     trains: bool = False  # whether scoring trains a copy of the encoder
     published: str = ""  # the table of a paper or the leaderboard with comparable scores
+    check_other_data: Callable[[], None] | None = None  # raises InputError if data that is not in `files` is missing
 
     def missing_files(self, data_dir: Path) -> list[str]:
         """Paths of the task's files that are missing from the data folder."""
@@ -109,6 +110,17 @@ class Task:
         """
         for file in self.files:
             file.read(data_dir)
+        if self.check_other_data:
+            self.check_other_data()
+
+    def is_available(self, data_dir: Path) -> bool:
+        """Whether the data of the task exists; files are not read."""
+        try:
+            if self.check_other_data:
+                self.check_other_data()
+        except InputError:
+            return False
+        return not self.missing_files(data_dir)
 
     def data_sha256(self, data_dir: Path) -> str:
         """SHA-256 of the concatenated files of the task, in the order of `files`."""

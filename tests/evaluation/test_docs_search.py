@@ -8,6 +8,8 @@ import pytest
 from mirror.common.errors import InputError
 from mirror.data.docstring_corpus import Docstring
 from mirror.evaluation import docs_search
+from mirror.evaluation.catalogue import all_tasks, listing
+from mirror.evaluation.run import make_plan
 
 
 def synthetic_pairs(count: int) -> tuple[tuple[str, str], ...]:
@@ -53,9 +55,14 @@ def test_lexical_ranks_by_hand():
     )
 
 
-def test_too_few_pairs_are_refused():
+def test_too_few_pairs_are_refused_before_anything_is_encoded(monkeypatch, tmp_path):
+    monkeypatch.setattr(docs_search, "pairs_of", lambda part: synthetic_pairs(2999))
     with pytest.raises(InputError, match=r"found 2,999 documented names on this machine and needs 3,000"):
-        docs_search.score_search(almost_right, synthetic_pairs(2999))
+        make_plan(["docs_search"], tmp_path)
+    assert make_plan(["docs_search"], tmp_path, skip_missing=True).missing == ["docs_search"]
+    assert "    docs_search " in listing(all_tasks(tmp_path), tmp_path)
+    monkeypatch.setattr(docs_search, "pairs_of", lambda part: synthetic_pairs(3000))
+    assert "  x docs_search " in listing(all_tasks(tmp_path), tmp_path)
 
 
 def test_each_task_searches_its_own_part(monkeypatch):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from mirror.common.errors import InputError
+from mirror.evaluation.progress import Progress
 from mirror.evaluation.run import default_data_dir, groups_to_report, make_plan
 from mirror.evaluation.sts import WORDS
 from tests.evaluation.folder import on_a_circle, pairs, write_tsv
@@ -79,3 +80,29 @@ def test_groups_to_report():
     groups = {"g": ["a", "b"], "h": ["c"], "i": ["d"]}
     assert groups_to_report(["g", "c"], ["a", "c"], groups) == {"g": ["a"], "h": ["c"]}
     assert groups_to_report(["i"], ["a"], groups) == {}
+
+
+def test_scores_outlive_a_task_that_fails_and_are_used_by_the_next_run(data_dir, tmp_path):
+    plan, calls = make_plan(["rg65", "mturk287"], data_dir), []
+
+    def fail_on_the_second_task(texts):
+        calls.append(1)
+        if len(calls) > 1:  # a task encodes all its words at once
+            raise InputError("no vectors today")
+        return on_a_circle(texts)
+
+    progress = Progress(tmp_path / "unfinished.json", {"model": "a"})
+    with pytest.raises(InputError, match="no vectors today"):
+        plan.run(fail_on_the_second_task, progress=progress)
+    kept = Progress(tmp_path / "unfinished.json", {"model": "a"})
+    assert list(kept.tasks) == ["rg65"]
+    calls.clear()
+    scored = plan.run(lambda texts: calls.append(1) or on_a_circle(texts), progress=kept)
+    assert list(scored["tasks"]) == ["rg65", "mturk287"] and len(calls) == 1
+    assert not Progress(tmp_path / "unfinished.json", {"model": "b"}).tasks
+    write_tsv(data_dir / "wordsim/rg65.tsv", (*WORDS, "score"), pairs(65, top=4)[::-1])  # other data: scored again
+    calls.clear()
+    make_plan(["rg65"], data_dir).run(lambda texts: calls.append(1) or on_a_circle(texts), progress=kept)
+    assert calls
+    kept.finish()
+    assert not (tmp_path / "unfinished.json").exists()
