@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.common.cli import Parser, add_timeout, add_trust, positive
+from mirror.common.cli import Parser, add_prompt, add_timeout, add_trust, positive
 from mirror.common.errors import run_main
 from mirror.common.logging import configure_logging
 
@@ -51,7 +51,13 @@ def main() -> None:
     with state.main_process_first():
         rows = read_rows(corpus_source(args))
     encoder = Encoder.from_pretrained(
-        args.model_name_or_path, args.pooling, args.max_seq_length, args.dtype, state.device
+        args.model_name_or_path,
+        args.pooling,
+        args.max_seq_length,
+        args.dtype,
+        state.device,
+        args.prompt,
+        args.prompt_name,
     )
     common = {
         "pooling": encoder.pooling,
@@ -85,6 +91,7 @@ def parse_arguments() -> Namespace:
     add = parser.add_argument
     add("--model_name_or_path", metavar="M", required=True, help="a Hub id or a folder")
     add("--pooling", help="overrides the pooling of the checkpoint; required for a plain masked LM")
+    add_prompt(parser)
     add("--max_seq_length", type=positive, metavar="N", help="in tokens; overrides the checkpoint's value")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="precision of the model")
     add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass (default: 64)")

@@ -17,7 +17,7 @@ import logging
 import sys
 from pathlib import Path
 
-from mirror.common.cli import Parser, add_timeout, add_trust, positive
+from mirror.common.cli import Parser, add_prompt, add_timeout, add_trust, positive
 from mirror.common.errors import InputError, run_main
 from mirror.common.logging import configure_logging
 
@@ -70,7 +70,9 @@ def main() -> None:
     models = args.models or [args.model_name_or_path]
     records, unfinished = [], []
     for name, label in zip(models, short_names(models), strict=True):
-        encoder = Encoder.from_pretrained(name, args.pooling, args.max_seq_length, args.dtype, state.device)
+        encoder = Encoder.from_pretrained(
+            name, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt, args.prompt_name
+        )
         logger.info("%s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
         encode = make_encode(encoder, settings)
         described = describe(name, encoder, args.dtype, settings)
@@ -103,6 +105,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--data_dir", metavar="D", help="folder of evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
     add("--output_dir", metavar="R", help="output folder for the results")
     add("--pooling", help="overrides the pooling of the checkpoint; required for a plain masked LM")
+    add_prompt(parser)
     add("--max_seq_length", type=positive, metavar="N", help="in tokens; overrides the checkpoint's value")
     add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass (default: 64)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")

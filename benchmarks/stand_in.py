@@ -41,7 +41,9 @@ def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384
     """Save a BERT with random weights and a WordPiece vocabulary of `texts`: as fast as a pretrained one, without a download."""
     torch.manual_seed(0)
     start = BertTokenizerFast(vocab={token: number for number, token in enumerate(SPECIAL_TOKENS)})
-    start.train_new_from_iterator(texts, VOCABULARY, show_progress=False).save_pretrained(folder)
+    vocab = start.train_new_from_iterator(texts, VOCABULARY, show_progress=False).get_vocab()
+    vocab |= {f"[unused{number}]": number for number in range(len(vocab), VOCABULARY)}  # as in BERT's own
+    BertTokenizerFast(vocab=vocab).save_pretrained(folder)
     config = BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=width,

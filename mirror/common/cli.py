@@ -37,6 +37,17 @@ def add_trust(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{flag}", action="store_true", help=meaning)
 
 
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of a text before every text (`mirror.modeling.encoder.choose_prompt`)."""
+    names = parser.add_mutually_exclusive_group()
+    names.add_argument(
+        "--prompt", metavar="TEXT", help="put this before every text; '' for none (default: the checkpoint's default)"
+    )
+    names.add_argument(
+        "--prompt_name", metavar="NAME", help="the prompt of this name in the checkpoint, such as query"
+    )
+
+
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ddp_timeout", type=positive, default=1800, metavar="S",

@@ -33,6 +33,7 @@ class ViewSettings:
     augmentation: str = "span"  # one of `mirror.data.augmentation.AUGMENTATIONS`
     rate: float = 0.0  # share of words or tokens changed; spans and `none` have no rate
     both_views: bool = False
+    prompt: str = ""  # before every text, and without noise
 
     def view(self, text: str, rng: np.random.Generator) -> View:
         """The text with its noise; tokens are masked later, in `ViewTokenizer.masked`."""
@@ -42,7 +43,8 @@ class ViewSettings:
             view = [text]
         else:
             view = word_view(text, self.augmentation, self.rate, rng)
-        return view if self.mask_token is None else [f" {self.mask_token} ".join(view)]
+        first, *rest = view if self.mask_token is None else [f" {self.mask_token} ".join(view)]
+        return [self.prompt + first, *rest]
 
 
 class ViewTokenizer:
@@ -104,7 +106,11 @@ def tokenize_rows(
             return ids
         return [to_ids.masked(row, view_settings.rate, rng) for row, rng in zip(ids, rngs, strict=True)]
 
-    first_ids = noisy_ids(batch["text"], True) if view_settings.both_views else to_ids([[t] for t in batch["text"]])
+    first_ids = (
+        noisy_ids(batch["text"], True)
+        if view_settings.both_views
+        else to_ids([[view_settings.prompt + t] for t in batch["text"]])
+    )
     return {"first_ids": first_ids, "second_ids": noisy_ids(seconds, False)}
 
 

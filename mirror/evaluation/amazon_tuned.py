@@ -75,7 +75,9 @@ class ReviewClassifier(nn.Module):
     def __init__(self, encoder: Encoder):
         super().__init__()
         self.model, head = (copy.deepcopy(module).float() for module in (encoder.model, encoder.head))
-        self.encoder = Encoder(self.model, encoder.tokenizer, encoder.pooling, encoder.max_seq_length, head)
+        self.encoder = Encoder(
+            self.model, encoder.tokenizer, encoder.pooling, encoder.max_seq_length, head, encoder.prompt
+        )
         self.head = self.encoder.head
         self.linear = nn.Linear(4 * encoder.dimension, 1, device=self.model.device)
 

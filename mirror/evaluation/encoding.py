@@ -70,6 +70,8 @@ def describe(name_or_path: str, encoder: Encoder, dtype: str, settings: EncodeSe
         "device": encoder.model.device.type,
         "versions": {"python": platform.python_version()} | {package: version(package) for package in PACKAGES},
     }
+    if encoder.prompt:
+        described["prompt"] = encoder.prompt
     if settings.truncate_dim:
         described["truncate_dim"] = settings.truncate_dim
     if settings.remove_components:

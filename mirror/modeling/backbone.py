@@ -25,7 +25,7 @@ from mirror.common import loading_policy
 from mirror.common.errors import InputError, one_line
 
 
-MINIMUM_VOCABULARY = 0.75  # tokens per embedding; embeddings are often padded to a round number
+MINIMUM_VOCABULARY = 0.5  # tokens per embedding; embeddings are often padded to a round number
 MAXIMUM_UNKNOWN = 0.5  # share of unknown tokens
 SPARE = "_spare_pooler"  # attribute of a model
 

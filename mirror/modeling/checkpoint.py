@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
@@ -47,10 +48,14 @@ def save_encoder(
     pooling: str,
     max_seq_length: int,
     settings: dict | None = None,
+    head: Sequence[nn.Module] = (),
+    prompts: dict | None = None,
 ) -> None:
     """Write weights, tokenizer and every description of the pooling into `folder`.
 
     Args:
+        head: modules of sentence-transformers after the pooling.
+        prompts: `prompts` and `default_prompt_name` of the base model.
         settings: the configuration of the run, kept in `mirror_config.json`.
     """
     folder = Path(folder)
@@ -58,9 +63,10 @@ def save_encoder(
     with quiet():
         model.save_pretrained(folder, state_dict=model.state_dict() | spare_pooler(model))
     tokenizer.save_pretrained(folder)
-    ours = {"pooling": pooling, "max_seq_length": max_seq_length, "settings": settings or {}}
+    ours = {"pooling": pooling, "max_seq_length": max_seq_length, **(prompts or {}), "settings": settings or {}}
+    ours |= {"has_head": True} if head else {}
     _write_json(folder / MIRROR_CONFIG, ours)
-    _write_sentence_transformers(folder, model, pooling, max_seq_length)
+    _write_sentence_transformers(folder, model, pooling, max_seq_length, head, prompts)
     if pooling in NOT_EXPORTABLE:
         logger.warning(
             "other readers have no pooling '%s' and will use '%s'; run_eval.py uses '%s'",
@@ -101,7 +107,14 @@ def stored_pooling(folder: Path) -> str:
     return json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))["pooling_mode"]
 
 
-def _write_sentence_transformers(folder: Path, model: PreTrainedModel, pooling: str, max_seq_length: int) -> None:
+def _write_sentence_transformers(
+    folder: Path,
+    model: PreTrainedModel,
+    pooling: str,
+    max_seq_length: int,
+    head: Sequence[nn.Module],
+    prompts: dict | None,
+) -> None:
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     mode, width = EXPORTED_POOLING[pooling], model.config.hidden_size
     old_spelling = {f"pooling_mode_{old}": mode == new for new, old in _OLD_SPELLING.items()}
@@ -118,6 +131,9 @@ def _write_sentence_transformers(folder: Path, model: PreTrainedModel, pooling: 
     if pooling == "pooler":
         _write_dense(folder / "2_Dense", model)
         modules.append(("2_Dense", "Dense"))
+    for module in head:
+        modules.append((f"{len(modules)}_{type(module).__name__}", type(module).__name__))
+        save_module(folder / modules[-1][0], module)
     _write_json(
         folder / "modules.json",
         [
@@ -130,7 +146,8 @@ def _write_sentence_transformers(folder: Path, model: PreTrainedModel, pooling: 
     versions = {name: version(package) for name, package in packages.items()}
     _write_json(
         folder / "config_sentence_transformers.json",
-        {"__version__": versions, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"},
+        {"__version__": versions, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+        | (prompts or {}),
     )
 
 
@@ -142,6 +159,15 @@ def _write_dense(folder: Path, model: PreTrainedModel) -> None:
     dense = Dense(linear.in_features, linear.out_features, activation_function=nn.Tanh())
     dense.linear.load_state_dict({name: tensor.detach().float().cpu() for name, tensor in linear.state_dict().items()})
     save_dense(folder, dense)
+
+
+def save_module(folder: Path, module: nn.Module) -> None:
+    """Any module of sentence-transformers that comes after the pooling, such as Normalize."""
+    if type(module).__name__ == "Dense":
+        save_dense(folder, module)
+    else:
+        folder.mkdir(exist_ok=True)
+        module.save(str(folder))
 
 
 def save_dense(folder: Path, layer: nn.Module) -> None:

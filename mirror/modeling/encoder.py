@@ -44,11 +44,12 @@ class Encoder:
         pooling: str,
         max_seq_length: int = DEFAULT_MAX_SEQ_LENGTH,
         head: Sequence[nn.Module] = (),
+        prompt: str = "",
     ):
         if pooling not in POOLING_MODES:
             raise InputError(f"unknown pooling '{pooling}'; one of {', '.join(POOLING_MODES)}")
         self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
-        self.max_seq_length = max_seq_length
+        self.max_seq_length, self.prompt = max_seq_length, prompt
         self.head = nn.Sequential(*head).to(model.device)
         self._warned = False
 
@@ -60,6 +61,8 @@ class Encoder:
         max_seq_length: int | None = None,
         dtype: str = "float32",
         device: str | torch.device | None = None,
+        prompt: str | None = None,
+        prompt_name: str | None = None,
     ) -> Encoder:
         """Load a checkpoint of this project, a sentence-transformers one, or any masked LM.
 
@@ -69,15 +72,15 @@ class Encoder:
             max_seq_length: in tokens, special ones included; overrides the checkpoint's.
             dtype: of the weights and the forward pass: float32, bfloat16 or float16.
             device: by default the accelerator, if there is one.
+            prompt: text before every text; "" for none. Default: the checkpoint's default prompt.
+            prompt_name: the checkpoint's prompt of this name, such as "query", instead.
 
         Raises:
             InputError: nothing that can be loaded, a decoder, or no pooling known.
         """
         if Path(name_or_path).is_dir() and not (Path(name_or_path) / "config.json").exists():
             raise InputError(f"{name_or_path}: no config.json in this folder; give a model folder or a Hub id")
-        stored = _read_json(name_or_path, MIRROR_CONFIG)
-        modules = _read_json(name_or_path, "modules.json")
-        known = stored or (_sentence_transformers_settings(name_or_path, modules) if modules else {})
+        known = checkpoint_settings(name_or_path)
         if pooling and known.get("pooling") and pooling != known["pooling"]:
             logger.warning("%s says pooling '%s'; using '%s' as asked", name_or_path, known["pooling"], pooling)
         pooling = pooling or known.get("pooling")
@@ -90,7 +93,8 @@ class Encoder:
         device = device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
         head = [module.to(DTYPES[dtype]) for module in known.get("head", ())]
         length = max_seq_length or known.get("max_seq_length") or DEFAULT_MAX_SEQ_LENGTH
-        return cls(model.to(device).eval(), tokenizer, pooling, min(length, position_limit(model)), head)
+        prompt = choose_prompt(name_or_path, known, prompt, prompt_name)
+        return cls(model.to(device).eval(), tokenizer, pooling, min(length, position_limit(model)), head, prompt)
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], batch_size: int = 64, show_progress: bool | None = None) -> np.ndarray:
@@ -164,9 +168,12 @@ class Encoder:
         return widths[-1] if widths else self.model.config.hidden_size
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text, special ones included, cut at `max_seq_length`; not padded."""
+        """Token ids of each text after the prompt, special ones included, cut at `max_seq_length`; not padded."""
         encoded = self.tokenizer(
-            list(texts), truncation=True, max_length=self.max_seq_length, split_special_tokens=True
+            [self.prompt + text for text in texts],
+            truncation=True,
+            max_length=self.max_seq_length,
+            split_special_tokens=True,
         )
         return encoded["input_ids"]
 
@@ -189,6 +196,40 @@ def deduplicated(encode: Encode) -> Encode:
         return vectors if len(row_of) == len(texts) else vectors[rows]
 
     return encode_all
+
+
+def checkpoint_settings(name_or_path: str) -> dict:
+    """What a checkpoint says about its embeddings: pooling, max_seq_length, head (later modules), prompts; empty for an LM.
+
+    Raises:
+        InputError: it is damaged, or not a checkpoint that can be read.
+    """
+    stored = _read_json(name_or_path, MIRROR_CONFIG)
+    if stored and not stored.get("has_head"):
+        return stored
+    modules = _read_json(name_or_path, "modules.json")
+    return (_sentence_transformers_settings(name_or_path, modules) if modules else {}) | (stored or {})
+
+
+def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_name: str | None) -> str:
+    """The text before every text: as given, by its name in the checkpoint, or the checkpoint's default.
+
+    Raises:
+        InputError: no prompt of that name, or a checkpoint that leaves the prompt out of its pooling.
+    """
+    prompts = known.get("prompts") or {}
+    name = prompt_name or known.get("default_prompt_name")
+    if prompt is None and name is not None:
+        if name not in prompts:
+            raise InputError(
+                f"{name_or_path} has no prompt '{name}'; it has {', '.join(prompts) or 'none'}; or give one with --prompt"
+            )
+        prompt = prompts[name]
+    if prompt and not known.get("include_prompt", True):
+        raise InputError(
+            f"{name_or_path} leaves the prompt out of its pooling, which is not supported; use --prompt ''"
+        )
+    return prompt or ""
 
 
 def _read_json(name_or_path: str, filename: str) -> dict | list | None:
@@ -227,7 +268,15 @@ def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> d
     mode = loaded[1].pooling_mode
     if mode not in POOLING_MODES:
         raise InputError(f"{name_or_path}: pooling '{mode}' is not one of {', '.join(POOLING_MODES)}; pass --pooling")
-    return {"pooling": mode, "max_seq_length": loaded.max_seq_length, "head": list(loaded)[2:]}
+    return {
+        "pooling": mode,
+        "max_seq_length": loaded.max_seq_length,
+        "head": list(loaded)[2:],
+        # Versions of the library differ in which prompts they make up; empty ones say nothing.
+        "prompts": {name: text for name, text in loaded.prompts.items() if text},
+        "default_prompt_name": loaded.default_prompt_name,
+        "include_prompt": getattr(loaded[1], "include_prompt", True),
+    }
 
 
 def _check_finite(vectors: np.ndarray, texts: Sequence[str]) -> None:

@@ -66,7 +66,12 @@ def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[st
     shutil.copytree(source, temporary, ignore=shutil.ignore_patterns("checkpoint-*"), dirs_exist_ok=True)
     append_layers(temporary, [layer])
     expected = Encoder(
-        encoder.model, encoder.tokenizer, encoder.pooling, encoder.max_seq_length, [*encoder.head, layer]
+        encoder.model,
+        encoder.tokenizer,
+        encoder.pooling,
+        encoder.max_seq_length,
+        [*encoder.head, layer],
+        encoder.prompt,
     )
     verify_encoder(temporary, expected, list(texts)[:8])
     temporary.replace(target)

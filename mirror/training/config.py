@@ -247,7 +247,9 @@ class MirrorConfig(BaseConfig):
     def __post_init__(self) -> None:
         one_of("--level", self.level, LEVELS)
         for name, value in LEVELS[self.level].items():
-            if getattr(self, name) is None:
+            if (
+                getattr(self, name) is None and name != "pooling"
+            ):  # what the base model says comes first: `resolve_for`
                 setattr(self, name, value)
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead replaces dropout
@@ -260,14 +262,18 @@ class MirrorConfig(BaseConfig):
         self._set_evaluation_defaults()
         check_lora(self.lora_rank, self)
 
-    def resolve_for(self, model_name_or_path: str, model_type: str) -> None:
-        """Fill in what depends on the model: pooling and learning rate."""
-        self.pooling = self.pooling or default_pooling(model_type)
+    def resolve_for(self, model_name_or_path: str, model_type: str, pooling: str | None = None) -> None:
+        """Fill in what depends on the model: pooling and learning rate.
+
+        Args:
+            pooling: of a base model that is an encoder already.
+        """
+        self.pooling = self.pooling or pooling or LEVELS[self.level].get("pooling") or default_pooling(model_type)
         if self.learning_rate is None:
             self.learning_rate = default_learning_rate(model_name_or_path)
 
-    def view_settings(self, tokenizer: PreTrainedTokenizerBase) -> ViewSettings:
-        """How the views are made with this tokenizer.
+    def view_settings(self, tokenizer: PreTrainedTokenizerBase, prompt: str = "") -> ViewSettings:
+        """How the views are made with this tokenizer, and the prompt of the base model.
 
         Raises:
             InputError: something is to be masked and the tokenizer has no mask token.
@@ -288,6 +294,7 @@ class MirrorConfig(BaseConfig):
             augmentation=self.augmentation,
             rate=self.augmentation_rate or 0.0,
             both_views=self.augment_both_views,
+            prompt=prompt,
         )
 
     def _check_model(self) -> None:

@@ -23,9 +23,15 @@ from mirror.data.corpus import Corpus, as_corpus, source_settings
 from mirror.data.corpus_report import corpus_report, format_report, row_tokens
 from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
 from mirror.evaluation.run import make_task_scorer
-from mirror.modeling.backbone import check_length, check_texts_are_known, check_vocabulary, load_backbone
+from mirror.modeling.backbone import (
+    check_length,
+    check_texts_are_known,
+    check_vocabulary,
+    load_backbone,
+    position_limit,
+)
 from mirror.modeling.checkpoint import save_encoder
-from mirror.modeling.encoder import Encoder
+from mirror.modeling.encoder import Encoder, checkpoint_settings, choose_prompt
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
 from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers, hold_out
@@ -90,7 +96,10 @@ class MirrorTrainer(EncoderTrainer):
             tokenizer = processing_class or tokenizer
         else:
             tokenizer = processing_class or AutoTokenizer.from_pretrained(name)
-        args.resolve_for(name, model.config.model_type)
+        base = checkpoint_settings(name) if name else {}
+        args.resolve_for(name, model.config.model_type, base.get("pooling"))
+        self.head, self.prompts = keep_modules(base, args.pooling, name), base_prompts(base)
+        self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
         check_length(model, args.max_seq_length)
         if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
             raise InputError(
@@ -104,7 +113,8 @@ class MirrorTrainer(EncoderTrainer):
 
         # ---- Data: texts, views, collator --------------------------------------------------------------------------
         check_vocabulary(tokenizer, model.config, name)
-        views = args.view_settings(tokenizer)
+        self.prompt = choose_prompt(name, base, None, None)
+        views = args.view_settings(tokenizer, self.prompt)
         with args.main_process_first(desc="two views of each text"):
             corpus, score_views = as_corpus(train_dataset), None
             if not args.force:
@@ -166,9 +176,14 @@ class MirrorTrainer(EncoderTrainer):
     def embed(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """Vectors of all 2B rows of a batch, (2B, D), in one forward pass."""
         if "lengths" in inputs:  # packed
-            return pool(*packed_forward(model, inputs, self.args.pooling), self.args.pooling)
-        output = model(**inputs, output_hidden_states=self.args.pooling == "first_last_mean")
-        return pool(output, inputs["attention_mask"], self.args.pooling)
+            output, mask = packed_forward(model, inputs, self.args.pooling)
+        else:
+            output = model(**inputs, output_hidden_states=self.args.pooling == "first_last_mean")
+            mask = inputs["attention_mask"]
+        vectors = pool(output, mask, self.args.pooling)
+        if not len(self.head):
+            return vectors
+        return self.head.to(vectors.device)({"sentence_embedding": vectors.float()})["sentence_embedding"]
 
     def contrast(self, first: Tensor, second: Tensor) -> Tensor:
         """The loss of this process's rows against its own or, with `gather_negatives`, those of all processes.
@@ -211,7 +226,9 @@ class MirrorTrainer(EncoderTrainer):
                 other readers compute them.
         """
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False)
-        return Encoder(model.eval(), self.processing_class, self.args.pooling, self.args.max_seq_length)
+        return Encoder(
+            model.eval(), self.processing_class, self.args.pooling, self.saved_length, [*self.head], self.prompt
+        )
 
     def sample_texts(self) -> list[str]:
         """A few texts to compare readers on."""
@@ -281,9 +298,27 @@ class MirrorTrainer(EncoderTrainer):
                 model=model,
                 tokenizer=self.processing_class,
                 pooling=self.args.pooling,
-                max_seq_length=self.args.max_seq_length,
+                max_seq_length=self.saved_length,
                 settings=self.settings,
+                head=[*self.head],
+                prompts=self.prompts,
             )
+
+
+def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
+    """The base's modules after the pooling, frozen: the loss is computed through them, and they are saved again."""
+    head = base.get("head", ())
+    if head and pooling != base["pooling"]:
+        logger.warning(
+            "%s: its modules after the pooling are left out, because --pooling %s is not its own", name, pooling
+        )
+        head = ()
+    return nn.Sequential(*head).requires_grad_(False).eval()
+
+
+def base_prompts(base: dict) -> dict:
+    """The prompts of the base model as its checkpoint stores them."""
+    return {key: base[key] for key in ("prompts", "default_prompt_name") if base.get(key)}
 
 
 def make_collator(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from mirror.common.distributed import shutdown
 from mirror.data.corpus import load_corpus
 from mirror.data.two_view_dataset import ViewTokenizer
 from mirror.training.config import MirrorConfig
@@ -24,6 +25,7 @@ def main(model: str, folder: str) -> None:
     trainer = MirrorTrainer(model, config, corpus)
     trainer.train()
     (Path(folder) / f"batches-{config.process_index}").write_text(str(len(batches)))
+    shutdown(trainer.accelerator)
 
 
 if __name__ == "__main__":

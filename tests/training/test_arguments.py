@@ -47,6 +47,7 @@ def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse):
 @pytest.mark.parametrize("level", LEVELS)
 def test_presets(parse, level):
     config = parse("--level", level)
+    config.resolve_for("bert-base-uncased", "bert")
     preset = LEVELS[level]
     assert {name: getattr(config, name) for name in preset} == preset
     assert config.dropout_rate == 0.1

@@ -1,0 +1,116 @@
+"""Encoders that others trained: their modules, length and prompts are used, trained through, and saved again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+
+from mirror.common.errors import InputError
+from mirror.modeling.checkpoint import verify_encoder
+from mirror.modeling.embedding_cache import fingerprint
+from mirror.modeling.encoder import Encoder
+from mirror.training.config import MirrorConfig
+from mirror.training.trainer import MirrorTrainer
+
+
+TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning"]
+PROMPTS = {"query": "find the ", "passage": "the book "}
+
+
+def make_base(folder: Path, bert_folder: str, default_prompt_name: str | None = None) -> str:
+    """A sentence-transformers checkpoint with a dense layer, unit length, 40 tokens and prompts."""
+    torch.manual_seed(1)
+    transformer = Transformer(bert_folder, max_seq_length=40)
+    modules = [transformer, Pooling(32, "mean"), Dense(32, 8, activation_function=torch.nn.Tanh()), Normalize()]
+    SentenceTransformer(modules=modules, prompts=PROMPTS, default_prompt_name=default_prompt_name, device="cpu").save(
+        str(folder)
+    )
+    return str(folder)
+
+
+@pytest.fixture
+def base(bert_folder, tmp_path) -> str:
+    return make_base(tmp_path / "base", bert_folder)
+
+
+@pytest.mark.parametrize("default", [None, "query"])
+def test_embeddings_are_those_of_sentence_transformers_with_its_default_prompt(bert_folder, tmp_path, default):
+    folder = make_base(tmp_path / "base", bert_folder, default)
+    theirs = SentenceTransformer(folder, device="cpu")
+    encoder = Encoder.from_pretrained(folder)
+    assert encoder.prompt == (PROMPTS[default] if default else "")
+    np.testing.assert_allclose(encoder.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+    named = Encoder.from_pretrained(folder, prompt_name="passage")
+    np.testing.assert_allclose(named.encode(TEXTS), theirs.encode(TEXTS, prompt_name="passage"), atol=1e-5)
+    plain = Encoder.from_pretrained(folder, prompt="")
+    np.testing.assert_allclose(plain.encode(TEXTS), theirs.encode(TEXTS, prompt=""), atol=1e-5)
+    assert np.abs(named.encode(TEXTS) - plain.encode(TEXTS)).max() > 1e-3
+    assert len({fingerprint(item) for item in (named, plain)}) == 2
+
+
+def test_an_unknown_prompt_is_named(base):
+    with pytest.raises(InputError, match=r"base has no prompt 'document'; it has query, passage; or give one with"):
+        Encoder.from_pretrained(base, prompt_name="document")
+
+
+@pytest.mark.parametrize("default", [None, "query"])
+@pytest.mark.parametrize("packing", ["on", "off"])
+def test_training_goes_through_the_modules_and_saves_them(bert_folder, sentences, tmp_path, packing, default):
+    folder = make_base(tmp_path / "base", bert_folder, default)
+    config = MirrorConfig(
+        output_dir=str(tmp_path / "out"), max_seq_length=24, per_device_train_batch_size=40, learning_rate=1e-3, bf16=False,
+        disable_tqdm=True, packing=packing,
+    )  # fmt: skip
+    trainer = MirrorTrainer(folder, config, sentences)
+    assert trainer.args.pooling == "mean" and [type(module).__name__ for module in trainer.head] == [
+        "Dense",
+        "Normalize",
+    ]
+    before = trainer.encoder(training=False).encode(TEXTS)
+    np.testing.assert_allclose(before, SentenceTransformer(folder, device="cpu").encode(TEXTS), atol=1e-5)
+    trainer.train()
+    trainer.save_model()
+    after = trainer.encoder(training=False)
+    assert np.abs(after.encode(TEXTS) - before).max() > 1e-3
+    np.testing.assert_allclose(np.linalg.norm(after.encode(TEXTS), axis=1), 1, atol=1e-5)
+    assert min(verify_encoder(tmp_path / "out", after, TEXTS).values()) > 0.9999
+    saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert [type(module).__name__ for module in saved] == ["Transformer", "Pooling", "Dense", "Normalize"]
+    assert saved.max_seq_length == 40 and saved.prompts["passage"] == PROMPTS["passage"]
+    assert saved.default_prompt_name == default
+    assert Encoder.from_pretrained(str(tmp_path / "out")).max_seq_length == 40
+    dense = [SentenceTransformer(path, device="cpu")[2].linear.weight for path in (folder, str(tmp_path / "out"))]
+    assert torch.equal(*dense)  # frozen
+
+
+def test_the_prompt_is_before_both_views_and_has_no_noise(bert_folder, sentences, tmp_path, tokenizer):
+    folder = make_base(tmp_path / "base", bert_folder, "query")
+    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, span_mask_min_chars=5)
+    trainer = MirrorTrainer(folder, config, sentences)
+    find, the = tokenizer.convert_tokens_to_ids(["find", "the"])
+    for row in (trainer.train_dataset[index] for index in range(20)):
+        assert row["first_ids"][1:3] == row["second_ids"][1:3] == [find, the]
+
+
+def test_another_pooling_leaves_the_modules_out(base, sentences, tmp_path, caplog):
+    config = MirrorConfig(output_dir=str(tmp_path / "out"), pooling="cls", per_device_train_batch_size=40)
+    trainer = MirrorTrainer(base, config, sentences)
+    assert not len(trainer.head) and "its modules after the pooling are left out" in caplog.text
+
+
+def test_a_checkpoint_of_ours_is_a_base_too(base, sentences, tmp_path):
+    flags = {"per_device_train_batch_size": 40, "max_steps": 1, "disable_tqdm": True}
+    first = MirrorTrainer(base, MirrorConfig(output_dir=str(tmp_path / "one"), **flags), sentences)
+    first.save_model()
+    second = MirrorTrainer(str(tmp_path / "one"), MirrorConfig(output_dir=str(tmp_path / "two"), **flags), sentences)
+    second.save_model()
+    kinds = [
+        module["type"].rpartition(".")[2] for module in json.loads((tmp_path / "two" / "modules.json").read_text())
+    ]
+    assert kinds == ["Transformer", "Pooling", "Dense", "Normalize"]
