@@ -66,7 +66,8 @@ def test_a_run_saves_a_plain_encoder(bert_folder, sentences, tmp_path, monkeypat
     }
     for folder in (tmp_path / "out", tmp_path / "out" / "checkpoint-3"):
         weights = load_file(folder / "model.safetensors")
-        assert weights.keys() <= start.keys() | {"pooler.dense.weight", "pooler.dense.bias"}  # of the base, or the identity
+        pooler = {"pooler.dense.weight", "pooler.dense.bias"}  # of the base, or the identity
+        assert weights.keys() <= start.keys() | pooler
         name = "encoder.layer.0.attention.self.query.weight"
         assert (weights[name] - start[name]).abs().max() > 1e-4
         name = "embeddings.word_embeddings.weight"
