@@ -185,3 +185,11 @@ def test_two_processes_write_one_result(bert_folder, data_dir, tmp_path, monkeyp
     assert len(done.stdout.strip().splitlines()) == 2  # one table, printed by the main process
     one, two = (without_seconds(tmp_path / name / "results.json")["tasks"]["rg65"] for name in ("one", "two"))
     assert two["main_score"] == pytest.approx(one["main_score"], abs=1e-4)
+
+
+def test_outside_of_a_git_repository_git_does_not_complain(bert_folder, data_dir, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--tasks", "rg65"]
+    evaluate(monkeypatch, *flags, "--data_dir", data_dir, "--output_dir", tmp_path / "out")
+    assert (tmp_path / "out" / "run.json").exists()
+    assert "fatal" not in capfd.readouterr().err

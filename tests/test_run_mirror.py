@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,20 @@ def test_the_report_is_shown_and_kept(trained):
     assert results["corpus"]["rows"] == 240 and results["corpus"]["blank_rows_dropped"] == 1
     assert results["metrics"]["train_loss"] > 0 and min(results["cosine_after_reload"].values()) > 0.9999
     assert results["settings"]["learning_rate"] == 2e-5
+
+
+def test_a_run_ends_with_commands_that_parse(trained, bert_folder):
+    """Paths are filled in; each command is one that its script takes."""
+    folder, done = trained
+    lines = done.stderr[done.stderr.index("next:") :].splitlines()[1:5]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    assert [command[2].rpartition(".")[2] for command in commands if command[1] == "-m"] == ["search", "demo", "push"]
+    assert all(str(folder) in command for command in commands) and bert_folder in commands[1]
+    for command in commands:
+        named_twice = [sys.executable, *command[1:], "--no_such_flag"]
+        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        failed = subprocess.run(named_twice, cwd=ROOT, capture_output=True, text=True, env=environment)
+        assert failed.stderr.strip() == "error: unrecognized arguments: --no_such_flag; --help lists the flags"
 
 
 def test_the_card_is_true_and_tells_no_path(trained, bert_folder):

@@ -9,9 +9,10 @@ import contextlib
 import csv
 import io
 import json
+import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
 import evaluate
@@ -124,8 +125,23 @@ def write_results(records: Sequence[dict], columns: Sequence[str], table: Table,
         )
     atomic_write_text(output_dir / "results.csv", format_csv(records))
     atomic_write_text(output_dir / "results.md", format_markdown(columns, table, records))
-    with contextlib.suppress(FileNotFoundError):  # `evaluate.save` runs git, which may not be installed
+    # `evaluate.save` runs git, which may not be installed, and which complains outside of a repository.
+    with contextlib.suppress(FileNotFoundError), _no_stderr():
         evaluate.save(output_dir / "run.json", command=sys.argv)
+
+
+@contextlib.contextmanager
+def _no_stderr() -> Iterator[None]:
+    """Discard what this process and its children write to stderr."""
+    sys.stderr.flush()
+    saved, discard = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(discard, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(discard)
 
 
 def file_name(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from pathlib import Path
 
@@ -10,11 +11,15 @@ from transformers import TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.utils import logging as transformers_logging
 
+from mirror.assets import EMBEDDED_MODEL
 from mirror.common.atomic_files import make_output_folder
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_config
 from mirror.training.base_config import BaseConfig
 from mirror.training.resumable import MANIFEST, is_complete, last_complete_checkpoint
+
+
+logger = logging.getLogger(__name__)
 
 
 def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
@@ -29,6 +34,10 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
     transformers_logging.set_verbosity(args.get_process_log_level())
     if args.local_process_index != 0:
         disable_progress_bars()
+    if Path(model_name_or_path).resolve() == EMBEDDED_MODEL:
+        logger.info(
+            "model: the embedded mini-mlm, a small one for trying things out; --model_name_or_path names another"
+        )
     check_output_dir(args.output_dir, bool(args.resume_from_checkpoint), args.force)
     check_reporters(args.report_to)
     load_config(model_name_or_path)
