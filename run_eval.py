@@ -74,10 +74,11 @@ def main() -> None:
             name, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt, args.prompt_name
         )
         logger.info("%s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
-        encode = make_encode(encoder, settings)
+        model_sha256 = fingerprint(encoder)
+        encode = make_encode(encoder, settings, model_sha256)
         described = describe(name, encoder, args.dtype, settings)
         place = output_dir / f"_unfinished-{file_name(label)}.json"
-        progress = Progress(place, described | {"model_sha256": fingerprint(encoder)}, state.is_main_process)
+        progress = Progress(place, described | {"model_sha256": model_sha256}, state.is_main_process)
         state.wait_for_everyone()  # all have read before the first one writes
         records.append(described | plan.run(encode, encoder, progress))
         unfinished.append(progress)

@@ -13,6 +13,7 @@ import torch
 import run_eval
 from mirror.common.errors import InputError, run_main
 from tests.evaluation.folder import write_tsv
+from tests.two_at_once import run_two_processes
 
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -178,10 +179,7 @@ def test_help_imports_nothing_heavy():
 def test_two_processes_write_one_result(bert_folder, data_dir, tmp_path, monkeypatch):
     flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--tasks", "rg65", "--data_dir", str(data_dir)]
     evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "run_eval.py"]
-    command += [*flags, "--output_dir", str(tmp_path / "two")]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_two_processes("run_eval.py", *flags, "--output_dir", str(tmp_path / "two"))
     assert len(done.stdout.strip().splitlines()) == 2  # one table, printed by the main process
     one, two = (without_seconds(tmp_path / name / "results.json")["tasks"]["rg65"] for name in ("one", "two"))
     assert two["main_score"] == pytest.approx(one["main_score"], abs=1e-4)

@@ -80,12 +80,8 @@ def load_corpus(source: CorpusSource | str | Sequence[str]) -> Corpus:
     if not isinstance(source, CorpusSource):
         source = CorpusSource(train_file=(source,) if isinstance(source, str) else tuple(source))
     parts = [pick_columns(part, name, source) for name, part in open_parts(source)]
-    if source.streaming:
-        return Corpus(_stream(parts, source), source)
-    corpus = clean(concatenate_datasets(parts) if len(parts) > 1 else parts[0], source)
-    if not len(corpus.rows):
-        raise InputError(f"{_name(source)}: no text in it")
-    return corpus
+    rows = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
+    return _corpus_of(rows, source, source.dataset_name or " ".join(source.train_file))
 
 
 def load_training_corpus(source: CorpusSource) -> Corpus:
@@ -115,12 +111,20 @@ def as_corpus(texts: Corpus | Sequence[str] | Dataset | IterableDataset, source:
         texts = Dataset.from_dict({"text": list(texts)})
     if "text_pair" in (texts.column_names or ()) and source.pair_columns is None:
         source = replace(source, pair_columns=("text", "text_pair"))
-    rows = pick_columns(texts, "train_dataset", source)
-    if isinstance(rows, IterableDataset):
-        return Corpus(_stream([rows], source), source)
-    corpus = clean(rows, source)
-    if not len(corpus.rows):
-        raise InputError("train_dataset: no text in it")
+    return _corpus_of(pick_columns(texts, "train_dataset", source), source, "train_dataset")
+
+
+def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str) -> Corpus:
+    """
+    Raises:
+        InputError: there is no text in `rows`; `name` says where they come from.
+    """
+    is_stream = isinstance(rows, IterableDataset)
+    corpus = Corpus(rows.filter(_has_text), source) if is_stream else clean(rows, source)
+    if next(iter(corpus.rows), None) is None:
+        raise InputError(f"{name}: no text in it")
+    if is_stream and source.max_train_samples:
+        corpus.rows = corpus.rows.take(source.max_train_samples)
     return corpus
 
 
@@ -383,17 +387,5 @@ def _split_pair(record: dict[str, str], index: int, column: str, separator: str,
     return {"text": parts[0].strip(), "text_pair": parts[1].strip()}
 
 
-def _stream(parts: list[IterableDataset], source: CorpusSource) -> IterableDataset:
-    rows = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-    rows = rows.filter(_has_text)
-    if next(iter(rows), None) is None:
-        raise InputError(f"{_name(source)}: no text in it")
-    return rows.take(source.max_train_samples) if source.max_train_samples else rows
-
-
 def _has_text(record: dict[str, str]) -> bool:
     return all(text.strip() for text in record.values())
-
-
-def _name(source: CorpusSource) -> str:
-    return source.dataset_name or " ".join(source.train_file)

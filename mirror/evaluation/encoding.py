@@ -38,8 +38,11 @@ class EncodeSettings:
     fit_on: str = PER_LANGUAGE  # or a file with one text per line
 
 
-def make_encode(encoder: Encoder, settings: EncodeSettings) -> Encode:
+def make_encode(encoder: Encoder, settings: EncodeSettings, model_sha256: str | None = None) -> Encode:
     """Wrap the encoder's `encode` as requested by `settings`.
+
+    Args:
+        model_sha256: `fingerprint(encoder)`, if it is known.
 
     Raises:
         InputError: `truncate_dim` exceeds the dimension of the embeddings, or `fit_on` cannot be read or has too few
@@ -47,7 +50,7 @@ def make_encode(encoder: Encoder, settings: EncodeSettings) -> Encode:
     """
     encode: Encode = shared_among_processes(partial(encoder.encode, batch_size=settings.batch_size))
     if settings.cache_dir:
-        encode = EmbeddingCache(Path(settings.cache_dir) / fingerprint(encoder)[:16], encode)
+        encode = EmbeddingCache(Path(settings.cache_dir) / (model_sha256 or fingerprint(encoder))[:16], encode)
     if settings.truncate_dim:
         if not 1 <= settings.truncate_dim <= encoder.dimension:
             raise InputError(

@@ -118,9 +118,8 @@ class Encoder:
     def _encode_unique(self, texts: Sequence[str], batch_size: int, show_progress: bool | None) -> np.ndarray:
         ids = self.tokenize(texts)
         self._warn_of_unknown_tokens(ids)
-        order = sorted(
-            range(len(texts)), key=lambda row: -len(ids[row])
-        )  # longest first: too large a batch fails at once
+        # Longest first: too large a batch fails at once.
+        order = sorted(range(len(texts)), key=lambda row: -len(ids[row]))
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
         with tqdm(total=len(texts), desc="encoding", unit="text", leave=False, disable=disable) as bar:

@@ -247,9 +247,8 @@ class MirrorConfig(BaseConfig):
     def __post_init__(self) -> None:
         one_of("--level", self.level, LEVELS)
         for name, value in LEVELS[self.level].items():
-            if (
-                getattr(self, name) is None and name != "pooling"
-            ):  # what the base model says comes first: `resolve_for`
+            # The pooling waits for `resolve_for`: what the base model says comes first.
+            if getattr(self, name) is None and name != "pooling":
                 setattr(self, name, value)
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead replaces dropout

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from mirror.assets import EMBEDDED_MODEL
@@ -28,6 +28,7 @@ from mirror.modeling.backbone import (
     check_texts_are_known,
     check_vocabulary,
     load_backbone,
+    load_tokenizer,
     position_limit,
 )
 from mirror.modeling.checkpoint import save_encoder
@@ -91,12 +92,13 @@ class MirrorTrainer(EncoderTrainer):
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
 
         # ---- Model: backbone, noise, packing -----------------------------------------------------------------------
-        if isinstance(model, str):
-            model, tokenizer = load_backbone(model, args.pooling or "mean")
-            tokenizer = processing_class or tokenizer
-        else:
-            tokenizer = processing_class or AutoTokenizer.from_pretrained(name)
         base = checkpoint_settings(name) if name else {}
+        tokenizer = processing_class
+        if isinstance(model, str):  # with the pooling of the base, which may need its pooler
+            model, own_tokenizer = load_backbone(model, args.pooling or base.get("pooling") or "mean")
+            tokenizer = tokenizer or own_tokenizer
+        tokenizer = tokenizer or load_tokenizer(name, model.config)
+        check_vocabulary(tokenizer, model.config, name)
         args.resolve_for(name, model.config.model_type, base.get("pooling"))
         self.head, self.prompts = keep_modules(base, args.pooling, name), base_prompts(base)
         self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
@@ -112,7 +114,6 @@ class MirrorTrainer(EncoderTrainer):
             add_lora(model, args.lora_rank)
 
         # ---- Data: texts, views, collator --------------------------------------------------------------------------
-        check_vocabulary(tokenizer, model.config, name)
         self.prompt = choose_prompt(name, base, None, None)
         views = args.view_settings(tokenizer, self.prompt)
         with args.main_process_first(desc="two views of each text"):
@@ -126,9 +127,8 @@ class MirrorTrainer(EncoderTrainer):
             dataset = two_view_dataset(corpus.rows, tokenizer, views, args.preprocessing_num_workers)
         report = corpus_report(corpus, dataset, args.train_batch_size)
         logger.info("corpus\n%s", format_report(report))
-        if isinstance(
-            corpus.rows, IterableDataset
-        ):  # or accelerate would split batches, and a packed row cannot be split
+        if isinstance(corpus.rows, IterableDataset):
+            # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
 
         self.score = combine_scorers(score_views, score_tasks, score)

@@ -7,8 +7,6 @@ is what each of two processes runs.
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,11 +18,10 @@ from safetensors.torch import load_file
 
 from mirror.cmlm.config import CMLMConfig
 from mirror.cmlm.trainer import CMLMTrainer
+from mirror.common.distributed import shutdown
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
-
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.two_at_once import run_two_processes
 
 
 def rows_of(sentences: list[str]) -> dict[str, Dataset]:
@@ -289,12 +286,7 @@ VARIANTS = {
 def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path):
     """The two hold different numbers of masked tokens, and their texts are each other's negatives."""
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29533"]
-    command += ["-m", "tests.cmlm.test_trainer", bert_folder, str(tmp_path)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=240, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_two_processes("-m", "tests.cmlm.test_trainer", bert_folder, str(tmp_path))
     for name, extra in VARIANTS.items():
         one = make_trainer(bert_folder, rows_of(sentences), tmp_path / "one", **TWO | extra)
         before = weights(one)
@@ -316,6 +308,7 @@ def main(model_folder: str, folder: str) -> None:
         )
         trainer.train()
         trainer.save_model()
+    shutdown(trainer.accelerator)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import datasets
 import pytest
@@ -16,9 +12,9 @@ from datasets import Dataset
 from mirror.common.errors import InputError
 from mirror.data.corpus import load_corpus
 from mirror.data.two_view_dataset import StreamedTwoViewDataset, TwoViewDataset, ViewSettings, ViewTokenizer
+from tests.two_at_once import run_two_processes
 
 
-ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ViewSettings(span_mask_length=5, span_mask_min_chars=20, mask_token=None, max_seq_length=16, seed=3)
 
 
@@ -171,12 +167,9 @@ def test_other_code_does_not_read_the_cache(cached_texts, tokenizer, maps, monke
     assert maps
 
 
-def test_the_second_process_reads_what_the_first_one_wrote(bert_folder, sentences, tmp_path):
+def test_the_second_process_reads_what_the_first_one_wrote(bert_folder, sentences, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29541"]
-    command += ["-m", "tests.data.cached_in_two_processes", bert_folder, str(tmp_path)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    run_two_processes("-m", "tests.data.cached_in_two_processes", bert_folder, str(tmp_path))
     first, second = (int((tmp_path / f"batches-{rank}").read_text()) for rank in (0, 1))
     assert first >= 4 and second == 0  # two views in each of two epochs

@@ -1,18 +1,12 @@
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from mirror.common.errors import InputError
 from mirror.evaluation.encoding import EncodeSettings, describe, make_encode, truncated
 from mirror.modeling.encoder import Encoder
-
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.two_at_once import run_two_processes
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +68,7 @@ def test_the_record_contains_the_settings(encoder):
 def test_two_processes_share_the_encoding_and_both_get_all_vectors(bert_folder, encoder, sentences, tmp_path):
     texts = sentences[:58] + sentences[:10]
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")
-    command = [*(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")]
-    command += ["-m", "tests.evaluation.two_processes", bert_folder, str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_two_processes("-m", "tests.evaluation.two_processes", bert_folder, str(tmp_path))
     expected = encoder.encode(texts)
     ranks = [np.load(tmp_path / f"rank{rank}.npz") for rank in range(2)]
     assert sorted(int(rank["encoded"]) for rank in ranks) == [29, 30]  # 58 distinct texts, then a single one

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from accelerate import PartialState
 
+from mirror.common.distributed import exit_process
 from mirror.evaluation.encoding import EncodeSettings, make_encode
 from mirror.modeling.encoder import Encoder
 
@@ -23,7 +24,7 @@ def main(model_folder: str, folder: str) -> None:
     vectors, single = encode(texts), encode(texts[:1])
     np.savez(Path(folder) / f"rank{state.process_index}.npz", vectors=vectors, single=single, encoded=len(encoded))
     state.wait_for_everyone()
-    state.destroy_process_group()
+    exit_process(0)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+from transformers import AutoModel, AutoTokenizer
 
 from mirror.common.errors import InputError
 from mirror.modeling.checkpoint import verify_encoder
@@ -114,3 +115,16 @@ def test_a_checkpoint_of_ours_is_a_base_too(base, sentences, tmp_path):
         module["type"].rpartition(".")[2] for module in json.loads((tmp_path / "two" / "modules.json").read_text())
     ]
     assert kinds == ["Transformer", "Pooling", "Dense", "Normalize"]
+
+
+def test_a_base_that_pools_by_its_pooler_keeps_it(bert_folder, sentences, tmp_path):
+    AutoModel.from_pretrained(bert_folder).save_pretrained(tmp_path / "base")  # with a pooler
+    AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "base")
+    flags = {"per_device_train_batch_size": 40, "max_steps": 1, "disable_tqdm": True}
+    config = MirrorConfig(output_dir=str(tmp_path / "one"), pooling="pooler", **flags)
+    MirrorTrainer(str(tmp_path / "base"), config, sentences).save_model()
+    second = MirrorTrainer(str(tmp_path / "one"), MirrorConfig(output_dir=str(tmp_path / "two"), **flags), sentences)
+    second.train()
+    second.save_model()
+    assert second.args.pooling == "pooler"
+    assert min(verify_encoder(tmp_path / "two", second.encoder(training=False), TEXTS).values()) > 0.9999

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,9 +14,9 @@ from mirror.training.config import MirrorConfig
 from mirror.training.losses import info_nce
 from tests.tiny_trainer import make_trainer
 from tests.training.test_trainer import weights
+from tests.two_at_once import run_two_processes
 
 
-ROOT = Path(__file__).resolve().parents[2]
 LEARN = {"learnable_temperature": True, "temperature": 0.2}
 # Plain gradient descent shows the gradient itself: log tau moves by the rate times it.
 DESCEND = {"optim": "sgd", "learning_rate": 0.05, "dropout_rate": 0.0, "max_steps": 1}
@@ -122,11 +119,8 @@ def test_two_processes_with_cached_gradients_are_one_with_the_joint_batch(bert_f
 
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     options |= {"mini_batch_size": 4, "save_strategy": "steps", "save_steps": 3}
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    command += ["-m", "tests.two_processes", bert_folder, str(tmp_path)]
-    command += [f"{key}={value}" for key, value in options.items()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    flags = [f"{key}={value}" for key, value in options.items()]
+    run_two_processes("-m", "tests.two_processes", bert_folder, str(tmp_path), *flags)
 
     two = json.loads((tmp_path / "two" / "checkpoint-3" / "temperature.json").read_text())["log_temperature"]
     assert abs(moved(one)) > 1e-3

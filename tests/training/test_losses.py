@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,9 +11,7 @@ from pytorch_metric_learning.losses import MultiSimilarityLoss, NTXentLoss
 from pytorch_metric_learning.miners import TripletMarginMiner
 
 from mirror.training.losses import info_nce, multi_similarity
-
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.two_at_once import run_two_processes
 
 
 def two_views(rows: int = 6, width: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -145,11 +139,6 @@ def test_multi_similarity_of_well_separated_twins_is_nothing():
 
 
 def test_a_process_without_a_hard_triplet_joins_every_collective(tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=29547"]
-    command += ["-m", "tests.training.gathered_multi_similarity", str(tmp_path)]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"}
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_two_processes("-m", "tests.training.gathered_multi_similarity", str(tmp_path))
     without, with_triplets = (float((tmp_path / f"loss-{rank}").read_text()) for rank in (0, 1))
     assert without == 0 and with_triplets > 0

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -14,9 +10,7 @@ from safetensors.torch import load_file
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
 from tests.tiny_trainer import make_trainer
-
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.two_at_once import run_two_processes
 
 
 def weights(trainer) -> dict[str, torch.Tensor]:
@@ -203,10 +197,7 @@ def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_
 
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     flags = [f"{key}={value}" for key, value in (options | extra).items()]
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "--standalone"]
-    command += ["-m", "tests.two_processes", bert_folder, str(tmp_path), *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_two_processes("-m", "tests.two_processes", bert_folder, str(tmp_path), *flags)
 
     two = load_file(tmp_path / "two" / "model.safetensors")
     moved = max((value - before[name]).abs().max() for name, value in weights(one).items())
