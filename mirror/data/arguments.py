@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from mirror.common.errors import InputError
-from mirror.data.corpus import CorpusSource
+from mirror.data.corpus import REPORTED_ROWS, CorpusSource
 
 
 @dataclass
@@ -65,4 +65,11 @@ class DataArguments(SourceArguments):
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only the first N distinct texts."})
     keep_duplicates: bool = field(
         default=False, metadata={"help": "Keep repeated rows. In a batch, two equal texts are false negatives."}
+    )
+    near_duplicates: str = field(
+        default="report",
+        metadata={
+            "help": "Rows that say almost the same as an earlier one, found by MinHash: report (how many of the first "
+            f"{REPORTED_ROWS:,}, with examples), drop (of all rows), or off."
+        },
     )

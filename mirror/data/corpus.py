@@ -17,9 +17,11 @@ import numpy as np
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
 from datasets.exceptions import DatasetGenerationError
 
+from mirror.common.cli import one_of
 from mirror.common.errors import InputError, one_line
 from mirror.data.arrow_cache import load_dataset, map_rows
 from mirror.data.docstring_corpus import collect, training_texts
+from mirror.data.near_duplicates import NearDuplicates, find_near_duplicates
 
 
 logger = logging.getLogger(__name__)
@@ -27,6 +29,8 @@ logger = logging.getLogger(__name__)
 BUILDERS = {"txt": "text", "csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "parquet": "parquet"}
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 MAX_LINE_BYTES = 1 << 20  # a longer "line" is a binary or a file without line ends, not a text to embed
+NEAR_DUPLICATES = ("report", "drop", "off")
+REPORTED_ROWS = 20_000  # in about a second
 READ_ROWS = 10_000  # rows in memory at once while duplicates are looked for
 
 
@@ -44,6 +48,7 @@ class CorpusSource:
     pair_separator: str | None = None
     max_train_samples: int | None = None
     keep_duplicates: bool = False
+    near_duplicates: str = "report"  # or "drop" or "off"
 
 
 @dataclass
@@ -56,6 +61,7 @@ class Corpus:
     duplicate_rows: int = 0  # rows equal to an earlier one, whether dropped or kept
     read_rows: int = 0  # not blank, duplicates included
     equal_pairs: int = 0  # unordered pairs of equal texts among the rows read: each can be a false negative
+    near_duplicates: NearDuplicates | None = None  # among the first `REPORTED_ROWS`, or among all if they were dropped
 
     def sample_texts(self, count: int = 8) -> list[str]:
         """`count` texts from everywhere in the corpus; the first ones of a stream."""
@@ -119,13 +125,31 @@ def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str)
     Raises:
         InputError: there is no text in `rows`; `name` says where they come from.
     """
+    one_of("--near_duplicates", source.near_duplicates, NEAR_DUPLICATES)
     is_stream = isinstance(rows, IterableDataset)
+    if is_stream and source.near_duplicates == "drop":
+        raise InputError("--near_duplicates drop compares all texts; leave out --streaming")
     corpus = Corpus(rows.filter(_has_text), source) if is_stream else clean(rows, source)
     if next(iter(corpus.rows), None) is None:
         raise InputError(f"{name}: no text in it")
-    if is_stream and source.max_train_samples:
-        corpus.rows = corpus.rows.take(source.max_train_samples)
-    return corpus
+    if is_stream:
+        return (
+            corpus
+            if not source.max_train_samples
+            else replace(corpus, rows=corpus.rows.take(source.max_train_samples))
+        )
+    return _look_for_near_duplicates(corpus)
+
+
+def _look_for_near_duplicates(corpus: Corpus) -> Corpus:
+    mode, rows = corpus.source.near_duplicates, corpus.rows
+    if mode == "off":
+        return corpus
+    if mode == "report":
+        return replace(corpus, near_duplicates=find_near_duplicates(rows.select(range(min(len(rows), REPORTED_ROWS)))))
+    found = find_near_duplicates(rows)
+    kept = np.setdiff1d(np.arange(len(rows)), found.rows)
+    return replace(corpus, rows=rows.select(kept), near_duplicates=found)
 
 
 def clean(rows: Dataset, source: CorpusSource | None = None) -> Corpus:

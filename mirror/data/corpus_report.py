@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from mirror.data.augmentation import is_maskable
-from mirror.data.corpus import READ_ROWS, Corpus, false_negative_chance
+from mirror.data.corpus import READ_ROWS, REPORTED_ROWS, Corpus, false_negative_chance
+from mirror.data.near_duplicates import NearDuplicates
 from mirror.data.two_view_dataset import StreamedTwoViewDataset, TwoViewDataset
 
 
@@ -43,6 +44,8 @@ def corpus_report(
         "share_span_masked": masked / len(corpus.rows),
         "batch_size": batch_size,
         "false_negative_chance_with_duplicates": chance_before,
+        "near_duplicate_rows": None if corpus.near_duplicates is None else len(corpus.near_duplicates.rows),
+        "near_duplicates": corpus.source.near_duplicates,
     }
 
 
@@ -53,17 +56,19 @@ def row_tokens(report: dict, packed: bool, max_seq_length: int) -> int:
     return round(report["tokens_mean"]) if packed else report["tokens_p5_p50_p95_max"][-1]
 
 
-def format_report(report: dict) -> str:
-    """The report as a few aligned lines."""
+def format_report(report: dict, near_duplicates: NearDuplicates | None = None) -> str:
+    """The report as a few aligned lines, with examples of the near-duplicates."""
     if not report:
         return "  streamed: rows are seen once, duplicates are not looked for"
     low, median, high, longest = report["tokens_p5_p50_p95_max"]
     duplicates = "kept" if report["duplicates_kept"] else "dropped"
+    examples = near_duplicates.examples if near_duplicates else []
     return "\n".join(
         (
             f"  rows                 {report['rows']:,}",
             f"  duplicates           {report['duplicate_rows']:,} {duplicates}; with them {report['batch_size']}-row batches"
             f" would hold a false negative {report['false_negative_chance_with_duplicates']:.0%} of the time",
+            *_near_duplicate_lines(report, examples),
             f"  blank rows           {report['blank_rows_dropped']:,} dropped",
             f"  tokens per row       {low} / {median} / {high} / {longest} (5%, median, 95%, longest)",
             f"  cut at the limit     {report['share_at_max_length']:.1%} of the rows reach --max_seq_length",
@@ -72,3 +77,17 @@ def format_report(report: dict) -> str:
             else f"  augmentation         {report['augmentation']}",
         )
     )
+
+
+def _near_duplicate_lines(report: dict, examples: list[tuple[str, str]]) -> list[str]:
+    if not report["near_duplicate_rows"]:
+        return []
+    dropped = report["near_duplicates"] == "drop"
+    looked_at = "" if dropped else f" of {min(report['rows'], REPORTED_ROWS):,}"
+    advice = "dropped" if dropped else "kept; --near_duplicates drop leaves them out"
+    shown = [f"    {_shortened(text)}  ~  {_shortened(earlier)}" for text, earlier in examples]
+    return [f"  near-duplicates      {report['near_duplicate_rows']:,}{looked_at} {advice}, such as", *shown]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 50 else f"{text[:47]}..."

@@ -21,7 +21,7 @@ EVAL_SETTINGS = ("pooling", "max_seq_length", "dtype", "truncate_dim", "remove_c
 
 
 def scores_of_run(state: TrainerState, loads_best: bool, data_dir: str | None) -> dict:
-    """Scores of `--eval_tasks` at the saved step and, with `--eval_on_start`, before training.
+    """Scores of `--eval_tasks` at the saved step and before training.
 
     Args:
         loads_best: whether the best checkpoint was loaded at the end of training.

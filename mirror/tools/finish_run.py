@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from mirror.common.distributed import shutdown
+from mirror.evaluation.own_text import describe_scores
 from mirror.modeling.checkpoint import verify_encoder
 from mirror.tools.card_scores import scores_of_run, write_scores
 from mirror.tools.model_card import write_card
@@ -43,6 +44,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         raise_save_error(error, args.output_dir, args.output_dir)
     if trainer.is_world_process_zero():
         encoder = trainer.encoder(training=False)
+        own_text = getattr(trainer, "own_text_scores", None)  # CMLM has no such test
         cosines = verify_encoder(args.output_dir, encoder, trainer.sample_texts())
         RunRecord(
             method=trainer.method,
@@ -51,6 +53,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             corpus=trainer.corpus_report,
             settings=trainer.settings,
             cosine_after_reload=cosines,
+            own_text=own_text,
         ).save(args.output_dir)
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
         write_scores(args.output_dir, scores_of_run(trainer.state, args.load_best_model_at_end, data_dir))
@@ -59,6 +62,8 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             "saved in %s (%s pooling); embeddings verified with %s",
             args.output_dir, encoder.pooling, " and ".join(cosines),
         )  # fmt: skip
+        if own_text:
+            logger.info(describe_scores(own_text))
         logger.info(next_steps(args.output_dir, trainer.base_model))
     if args.push_to_hub:
         trainer.push_to_hub(commit_message=commit_message)

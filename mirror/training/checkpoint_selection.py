@@ -6,16 +6,12 @@ Knows an encoder and rows of two views; knows neither the Trainer nor any task.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
-from datasets import Dataset, IterableDataset
 from torch import Tensor
 
 from mirror.common.alignment_uniformity import alignment, uniformity
-from mirror.common.errors import InputError
 from mirror.data.collators import both_views
-from mirror.data.corpus import Corpus
 from mirror.data.two_view_dataset import TwoViewDataset
 from mirror.modeling.encoder import Encoder
 
@@ -25,20 +21,6 @@ Scorer = Callable[[Encoder], dict[str, float]]
 CRITERION = "alignment_uniformity"  # lower is better
 BATCH_SIZE = 64
 NOISE_SEED = 0
-
-
-def hold_out(corpus: Corpus, count: int, seed: int) -> tuple[Corpus, Dataset]:
-    """Split `count` rows, drawn with `seed`, off the corpus: the rest, and the held-out rows.
-
-    Raises:
-        InputError: a stream, or a corpus that is too small.
-    """
-    if isinstance(corpus.rows, IterableDataset):
-        raise InputError("--validation_samples draws texts from the whole corpus; leave out --streaming")
-    if count >= len(corpus.rows):
-        raise InputError(f"--validation_samples {count}: the corpus has only {len(corpus.rows):,} distinct texts")
-    parts = corpus.rows.train_test_split(test_size=count, seed=seed)
-    return replace(corpus, rows=parts["train"]), parts["test"]
 
 
 def alignment_uniformity_scorer(dataset: TwoViewDataset) -> Scorer:

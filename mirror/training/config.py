@@ -91,7 +91,8 @@ class MirrorConfig(BaseConfig):
         mini_batch_size: texts in memory at once (gradient caching).
         gather_negatives: compare with the texts of all processes.
         eval_tasks, data_dir: tasks to score while training.
-        validation_samples, select_by: texts held out, and the criterion that chooses the checkpoint.
+        validation_samples: texts held out of training, for the test on your own text (`mirror.evaluation.own_text`).
+        select_by: the criterion on these texts that chooses the checkpoint.
 
     Note:
         Where the paper is silent, the defaults follow the released code, and differ from `TrainingArguments`: batch 200,
@@ -224,7 +225,8 @@ class MirrorConfig(BaseConfig):
         metadata={"help": "Compare with the texts of all processes, not only this one's; exact gradient."},
     )
     eval_tasks: list[str] | None = field(
-        default=None, metadata={"help": "Tasks of run_eval.py to score while training, e.g. stsb_dev."}
+        default=None,
+        metadata={"help": "Tasks of run_eval.py to score before training and at every evaluation, e.g. stsb_dev."},
     )
     data_dir: str | None = field(
         default=None, metadata={"help": "Data folder of --eval_tasks (default: MIRROR_DATA_DIR)."}
@@ -232,15 +234,16 @@ class MirrorConfig(BaseConfig):
     validation_samples: int | None = field(
         default=None,
         metadata={
-            "help": "Texts to hold out of training; every evaluation then reports their alignment and uniformity "
-            "(lower is better), which need no labels."
+            "help": "Texts held out of training. At the end the encoder is tested on them without labels, before and after: "
+            "can it find the other half of each among all? Default: 1000, at most a tenth of the corpus, none of a corpus "
+            "below 500 texts; 0: train on all. Evaluations on the way report their alignment and uniformity too."
         },
     )
     select_by: str | None = field(
         default=None,
         metadata={
-            "help": "alignment_uniformity: keep the checkpoint that is best on --validation_samples (default there: "
-            "500), out of ten unless --eval_steps says otherwise."
+            "help": "alignment_uniformity: keep the checkpoint that is best on the --validation_samples, out of ten unless "
+            "--eval_steps says otherwise."
         },
     )
 
@@ -252,8 +255,6 @@ class MirrorConfig(BaseConfig):
                 setattr(self, name, value)
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead replaces dropout
-        if self.select_by is not None:
-            self.validation_samples = self.validation_samples or 500
         self._check_model()
         self._check_augmentation()
         self._check_training()
@@ -314,8 +315,10 @@ class MirrorConfig(BaseConfig):
             raise InputError(f"--mini_batch_size must be at least 1, got {self.mini_batch_size}")
         if self.select_by is not None:
             one_of("--select_by", self.select_by, (CRITERION,))
-        if self.validation_samples is not None and self.validation_samples < 2:
-            raise InputError(f"--validation_samples must be at least 2, got {self.validation_samples}")
+        if self.validation_samples is not None and (self.validation_samples < 0 or self.validation_samples == 1):
+            raise InputError(f"--validation_samples must be 0 or at least 2, got {self.validation_samples}")
+        if self.select_by and self.validation_samples == 0:
+            raise InputError(f"--select_by {self.select_by} needs held-out texts; leave out --validation_samples 0")
 
     def _set_evaluation_defaults(self) -> None:
         """Evaluate where there is something to score, and let the scores choose the checkpoint."""
@@ -329,6 +332,7 @@ class MirrorConfig(BaseConfig):
         if (self.metric_for_best_model or "").removeprefix("eval_") == CRITERION:
             self.greater_is_better = False
         if self.eval_tasks:
+            self.eval_on_start = True
             if self.eval_strategy == IntervalStrategy.NO:
                 self.eval_strategy = IntervalStrategy.EPOCH
             if self.metric_for_best_model in (None, "loss"):

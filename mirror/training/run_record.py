@@ -56,6 +56,7 @@ class RunRecord:
         corpus: the corpus report; numbers only, no text.
         settings: every setting that matters, as plain data.
         cosine_after_reload: lowest cosine between the encoder in memory and the saved one, for each reader.
+        own_text: `OwnTextTest.compare` of the base model and the encoder, for each test; None if there was none.
     """
 
     method: str
@@ -66,6 +67,7 @@ class RunRecord:
     cosine_after_reload: dict[str, float]
     hardware: str = field(default_factory=hardware)
     versions: dict[str, str] = field(default_factory=versions)
+    own_text: list[dict] | None = None
 
     def save(self, folder: str | Path) -> None:
         atomic_write_text(Path(folder) / FILE, json.dumps(asdict(self), indent=2, default=str) + "\n")
@@ -78,7 +80,12 @@ class RunRecord:
         """
         try:
             content = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))
-            return cls(**{item.name: content[item.name] for item in fields(cls)})
+            return cls(
+                **{
+                    item.name: content.get(item.name) if item.name == "own_text" else content[item.name]
+                    for item in fields(cls)
+                }
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{folder}: no readable {FILE}; give the --output_dir of a finished run") from error
 

@@ -13,6 +13,7 @@ from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
 from transformers.trainer_pt_utils import LengthGroupedSampler
+from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.alignment_uniformity import alignment, uniformity
@@ -21,7 +22,9 @@ from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.corpus import Corpus, as_corpus, source_settings
 from mirror.data.corpus_report import corpus_report, format_report, row_tokens
+from mirror.data.held_out import hold_out
 from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
+from mirror.evaluation.own_text import OwnTextTest, make_tests
 from mirror.evaluation.run import make_task_scorer
 from mirror.modeling.backbone import (
     check_length,
@@ -35,7 +38,7 @@ from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.encoder import Encoder, checkpoint_settings, choose_prompt
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
-from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers, hold_out
+from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.gradient_cache import backward_through_cache
@@ -120,13 +123,17 @@ class MirrorTrainer(EncoderTrainer):
             corpus, score_views = as_corpus(train_dataset), None
             if not args.force:
                 check_texts_are_known(corpus.sample_texts(200), tokenizer)
-            if args.validation_samples:
-                corpus, held_out = hold_out(corpus, args.validation_samples, args.seed)
+            corpus, held_out = hold_out(corpus, args.validation_samples)
+            if held_out is None and args.select_by:
+                raise InputError(
+                    f"--select_by {args.select_by}: the corpus is small; name a number of --validation_samples"
+                )
+            if held_out is not None and args.eval_strategy != IntervalStrategy.NO:
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
             check_batch_fits(corpus.rows, args)
             dataset = two_view_dataset(corpus.rows, tokenizer, views, args.preprocessing_num_workers)
         report = corpus_report(corpus, dataset, args.train_batch_size)
-        logger.info("corpus\n%s", format_report(report))
+        logger.info("corpus\n%s", format_report(report, corpus.near_duplicates))
         if isinstance(corpus.rows, IterableDataset):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
@@ -146,11 +153,25 @@ class MirrorTrainer(EncoderTrainer):
             **kwargs,
         )
         self.corpus = corpus
+        can_encode = not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
+        self.own_text, self.own_text_scores = make_own_text_tests(held_out, can_encode), None
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         self.learned = self._make_learned_temperature()
         row_length = row_tokens(report, packed, args.max_seq_length)
         self.summary = step_summary(args, step_bytes(model, args, row_length))
         logger.info("batch: %s", self.summary)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+        """As in transformers; then `own_text_scores` says how much better the encoder finds texts of the corpus."""
+        before = self._own_text_ranks()
+        output = super().train(resume_from_checkpoint, **kwargs)
+        after = self._own_text_ranks()
+        scores = [test.compare(*ranks) for test, *ranks in zip(self.own_text, before, after, strict=True)]
+        self.own_text_scores = scores or None
+        return output
+
+    def _own_text_ranks(self) -> list[np.ndarray]:
+        return [test.ranks(self.encoder(training=False).encode) for test in self.own_text]
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
@@ -319,6 +340,23 @@ def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
 def base_prompts(base: dict) -> dict:
     """The prompts of the base model as its checkpoint stores them."""
     return {key: base[key] for key in ("prompts", "default_prompt_name") if base.get(key)}
+
+
+def make_own_text_tests(held_out: Dataset | None, can_encode: bool) -> list[OwnTextTest]:
+    """The tests that fit the held-out rows; none, and a line in the log, where there can be none.
+
+    Args:
+        can_encode: whether the weights are all on this process.
+    """
+    try:
+        if held_out is None:
+            raise InputError("no texts are held out to test on (--validation_samples)")
+        if not can_encode:
+            raise InputError("no test with FSDP or DeepSpeed, which spread the weights; use run_eval.py")
+        return make_tests(*(held_out[column][:] for column in held_out.column_names))
+    except InputError as error:
+        logger.info("on your text: %s", error)
+        return []
 
 
 def make_collator(

@@ -53,7 +53,7 @@ def trained(bert_folder, sentences, tmp_path_factory) -> Path:
     rows = [(words[n % 90], words[(n * 7 + 3) % 90], round(4 * ((n * 13) % 65) / 64, 3)) for n in range(65)]
     write_tsv(folder / "data/wordsim/rg65.tsv", ("word1", "word2", "score"), rows)
     flags = ["--model_name_or_path", bert_folder, "--train_file", folder / "texts.txt", "--output_dir", folder / "out"]
-    flags += ["--eval_tasks", "rg65", "--eval_on_start", "true", "--data_dir", folder / "data", "--drophead_rate", 0.2]
+    flags += ["--eval_tasks", "rg65", "--data_dir", folder / "data", "--drophead_rate", 0.2]
     with pytest.MonkeyPatch.context() as patch:
         train(patch, *flags)
     return folder / "out"

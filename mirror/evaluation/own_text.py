@@ -1,0 +1,171 @@
+"""Tests without labels on a user's own text, from texts that were held out of training.
+
+A text is to be found among all, by some of its words or by its first half. Training with any noise on words makes the
+first easier; a rate that is too high also makes the encoder match words instead of meanings, which the second shows: the
+halves of a text share hardly a word. Names are found by a misspelling, pairs by their other side.
+
+Knows texts and the function `encode`; knows nothing of training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import bootstrap
+
+from mirror.common.errors import InputError
+from mirror.common.nearest_neighbors import gold_ranks, unit_length
+from mirror.data.augmentation import words
+from mirror.modeling.encoder import Encode
+
+
+QUERY_WORDS = 3
+MIN_WORDS = 2 * QUERY_WORDS  # of a text that is found by some of its words
+MIN_TEXTS = 50  # with fewer, the interval is wider than any gain
+KINDS = {
+    "words": f"found by {QUERY_WORDS} of their words",
+    "halves": "found by their first half, which shares few words with the second",
+    "pairs": "of the second column found by the first",
+    "spellings": "found by a misspelling",
+}
+ADVICE = "more texts, other noise (--augmentation delete --augmentation_rate 0.5) or another --learning_rate"
+
+
+@dataclass(frozen=True)
+class OwnTextTest:
+    """N queries, the answer to each among the answers to all.
+
+    Args:
+        kind: one of `KINDS`.
+    """
+
+    kind: str
+    queries: tuple[str, ...]
+    answers: tuple[str, ...]
+
+    @classmethod
+    def of(cls, kind: str, pairs: Iterable[tuple[str, str]]) -> OwnTextTest:
+        """The test of (query, answer) pairs; of equal answers one is kept, for they cannot be told apart.
+
+        Raises:
+            InputError: fewer than `MIN_TEXTS` of them are left.
+        """
+        query_of = {answer: query for query, answer in pairs if query != answer}
+        if len(query_of) < MIN_TEXTS:
+            raise InputError(f"only {len(query_of)} held-out texts can be used, and a number needs {MIN_TEXTS}")
+        return cls(kind, tuple(query_of.values()), tuple(query_of))
+
+    def ranks(self, encode: Encode) -> np.ndarray:
+        """(N,) the rank of each answer for its query, from 1, by cosine among all N answers."""
+        vectors = unit_length(encode([*self.queries, *self.answers]))  # (2N, D)
+        queries, answers = np.split(vectors, 2)
+        return gold_ranks(queries, answers, np.arange(len(answers)))
+
+    def compare(self, before: np.ndarray, after: np.ndarray) -> dict[str, float | int | str]:
+        """Accuracy@1 and mean reciprocal rank of two encoders, and how sure the change of the accuracy is.
+
+        Args:
+            before, after: (N,) ranks of the same queries by the two encoders.
+
+        Returns:
+            `test` and `texts`: the kind and N. `before`, `after`: accuracy@1. `change`: the difference. `margin`: half the
+            width of its 95% interval, from a bootstrap over the queries (1,000 resamples, seed 0). `mrr_before`,
+            `mrr_after`.
+        """
+        gained = (after == 1).astype(float) - (before == 1)  # -1, 0 or 1 for each query
+        margin = 0.0
+        if gained.any():
+            generator = np.random.default_rng(0)
+            interval = bootstrap(
+                (gained,), np.mean, n_resamples=1000, batch=100, method="percentile", rng=generator
+            ).confidence_interval
+            margin = (interval.high - interval.low) / 2
+        return {
+            "test": self.kind,
+            "texts": len(self.queries),
+            "before": float((before == 1).mean()),
+            "after": float((after == 1).mean()),
+            "change": float(gained.mean()),
+            "margin": float(margin),
+            "mrr_before": float((1 / before).mean()),
+            "mrr_after": float((1 / after).mean()),
+        }
+
+
+def make_tests(texts: Sequence[str], second_texts: Sequence[str] | None = None) -> list[OwnTextTest]:
+    """The tests that fit: pairs where there are any, words and halves where most texts are long enough, or spellings.
+
+    Args:
+        texts: N distinct held-out texts.
+        second_texts: the other text of each, in pair mode.
+
+    Raises:
+        InputError: too few of the texts can be used.
+    """
+    if second_texts is not None:
+        return [OwnTextTest.of("pairs", zip(texts, second_texts, strict=True))]
+    long = [text for text in texts if len(words(text)) >= MIN_WORDS]
+    if len(long) <= len(texts) / 2:
+        return [OwnTextTest.of("spellings", ((misspelled(text), text) for text in texts))]
+    by_words = OwnTextTest.of("words", ((some_words(text), text) for text in long))
+    return [by_words, OwnTextTest.of("halves", map(halves, long))]
+
+
+def some_words(text: str) -> str:
+    """`QUERY_WORDS` of the words, in their order, chosen by the hash of the text."""
+    spans = words(text)
+    chosen = np.random.default_rng(list(_digest(text))).choice(len(spans), QUERY_WORDS, replace=False)
+    return " ".join(text[start:stop] for start, stop in (spans[at] for at in sorted(chosen)))
+
+
+def halves(text: str) -> tuple[str, str]:
+    """The words before the middle of a text, and the others."""
+    middle = words(text)[len(words(text)) // 2][0]
+    return text[:middle].rstrip(), text[middle:]
+
+
+def misspelled(text: str) -> str:
+    """The text with one pair of neighbouring letters swapped in each word of four letters or more; always the same."""
+    pieces, end = [], 0
+    for start, stop in words(text):
+        word = text[start:stop]
+        pieces += [text[end:start], _swap_letters(word) if len(word) >= 4 else word]
+        end = stop
+    return "".join(pieces) + text[end:]
+
+
+def _swap_letters(word: str) -> str:
+    """At a position that depends on the word alone; the first and the last letter stay."""
+    at = 1 + int.from_bytes(_digest(word), "little") % (len(word) - 3)
+    return word[:at] + word[at + 1] + word[at] + word[at + 2 :]
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+
+
+def describe_scores(scores: Sequence[dict]) -> str:
+    """`on your text: .412 -> .538 (+.126 ± .021)` for each test, and what to try if it did not become better.
+
+    Args:
+        scores: of `OwnTextTest.compare`, in the order of `make_tests`.
+    """
+    lines = [
+        f"on your text: {_short(each['before'])} -> {_short(each['after'])} ({_short(each['change'], '+')} ± "
+        f"{_short(each['margin'])}) of {each['texts']:,} held-out texts are {KINDS[each['test']]}"
+        for each in scores
+    ]
+    main, *others = scores
+    if any(each["change"] < -each["margin"] for each in others):
+        lines.append("  Texts are matched more by their words and less by their meaning: try a lower --learning_rate.")
+    elif main["change"] <= main["margin"]:
+        verdict = "worse" if main["change"] < -main["margin"] else "not better by more than chance"
+        lines.append(f"  This is {verdict}: try {ADVICE}.")
+    return "\n".join(lines)
+
+
+def _short(share: float, sign: str = "") -> str:
+    return f"{share:{sign}.3f}".replace("0.", ".", 1)

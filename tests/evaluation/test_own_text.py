@@ -1,0 +1,102 @@
+"""The test without labels on a user's own text: its questions, its numbers, and when there is none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirror.common.errors import InputError
+from mirror.evaluation.own_text import OwnTextTest, describe_scores, halves, make_tests, misspelled, some_words
+
+
+LONG = [f"one two three {number} five six seven {number + 1000}" for number in range(60)]
+
+
+def test_the_halves_of_a_text():
+    assert halves("the quick brown fox jumps") == ("the quick", "brown fox jumps")
+    assert halves("a  b") == ("a", "b")
+    assert halves("我爱你们") == ("我爱", "你们")
+
+
+def test_a_misspelling_swaps_two_inner_letters_of_every_longer_word():
+    for word in ("acute", "hepatitis", "word"):
+        wrong = misspelled(word)
+        assert wrong == misspelled(word) and sorted(wrong) == sorted(word)
+        assert (wrong[0], wrong[-1]) == (word[0], word[-1])
+    assert misspelled("of the  flu") == "of the  flu"
+    assert misspelled("an acute flu") == f"an {misspelled('acute')} flu"
+
+
+def test_some_words_in_their_order():
+    text = "one two  three four five six seven"
+    chosen = some_words(text).split(" ")
+    assert some_words(text) == " ".join(chosen) and len(chosen) == 3
+    assert [text.split().index(word) for word in chosen] == sorted(text.split().index(word) for word in chosen)
+    assert len({some_words(f"{text} {number}") for number in range(20)}) > 5
+
+
+def test_the_tests_fit_the_texts():
+    assert [test.kind for test in make_tests(LONG)] == ["words", "halves"]
+    names = [f"disease{number} chronic" for number in range(60)]
+    assert [test.kind for test in make_tests(names)] == ["spellings"]
+    (pairs,) = make_tests(LONG, names)
+    assert (pairs.kind, pairs.queries[0], pairs.answers[0]) == ("pairs", LONG[0], names[0])
+
+
+def test_answers_that_cannot_be_told_apart_are_asked_once():
+    same_end = [f"a b c{number} one and the same" for number in range(60)]
+    with pytest.raises(InputError, match="only 1 held-out texts can be used, and a number needs 50"):
+        make_tests(same_end)
+
+
+def test_queries_that_are_their_answers_are_left_out():
+    with pytest.raises(InputError, match="only 49 held-out texts"):
+        make_tests(LONG[:50], [*LONG[:1], *map(str, range(49))])
+
+
+def test_ranks_and_change_by_hand():
+    test = OwnTextTest("pairs", ("q0", "q1", "q2"), ("a0", "a1", "a2"))
+    space = {"q0": (1, 0, 0), "q1": (0, 1, 0), "q2": (0, 0.9, 1), "a0": (1, 0, 0), "a1": (1, 0.5, 0), "a2": (0, 1, 1)}
+    ranks = test.ranks(lambda texts: np.array([space[text] for text in texts], dtype=np.float32))
+    assert ranks.tolist() == [1, 2, 1]
+    scores = test.compare(np.array([1, 2, 4]), np.array([1, 1, 2]))
+    assert scores["before"] == pytest.approx(1 / 3) and scores["after"] == pytest.approx(2 / 3)
+    assert scores["change"] == pytest.approx(1 / 3)
+    assert scores["mrr_before"] == pytest.approx((1 + 1 / 2 + 1 / 4) / 3)
+
+
+def test_the_margin_is_that_of_the_mean_of_paired_differences():
+    generator = np.random.default_rng(1)
+    before, after = (generator.integers(1, 3, 1000) for _ in range(2))
+    scores = OwnTextTest("halves", ("q",) * 1000, ("a",) * 1000).compare(before, after)
+    differences = (after == 1).astype(float) - (before == 1)
+    assert scores["margin"] == pytest.approx(1.96 * differences.std() / 1000**0.5, rel=0.1)
+
+
+def scores(kind: str, before: float, after: float) -> dict:
+    return {"test": kind, "texts": 1000, "before": before, "after": after, "change": after - before, "margin": 0.021}
+
+
+@pytest.mark.parametrize(
+    ("results", "expected"),
+    [
+        ([("words", 0.412, 0.538)], "on your text: .412 -> .538 (+.126 ± .021) of 1,000 held-out texts are found by 3 of"),
+        ([("words", 0.412, 0.420)], "This is not better by more than chance: try "),
+        ([("words", 0.412, 0.212)], "(-.200 ± .021)"),
+        ([("words", 0.412, 0.212)], "This is worse: try "),
+        ([("words", 0.412, 0.538), ("halves", 0.128, 0.120)], "on your text: .128 -> .120 (-.008 ± .021)"),
+        ([("words", 0.412, 0.538), ("halves", 0.128, 0.010)], "less by their meaning: try a lower --learning_rate"),
+    ],
+)  # fmt: skip
+def test_the_lines_at_the_end_of_a_run(results, expected):
+    assert expected in describe_scores([scores(*result) for result in results])
+
+
+def test_a_run_that_became_better_needs_no_advice():
+    assert "try" not in describe_scores([scores("words", 0.412, 0.538), scores("halves", 0.128, 0.120)])
+
+
+def test_equal_ranks_have_no_margin():
+    ranks = np.ones(60)
+    scores = OwnTextTest("halves", ("q",) * 60, ("a",) * 60).compare(ranks, ranks)
+    assert (scores["change"], scores["margin"]) == (0, 0)

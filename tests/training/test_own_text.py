@@ -1,0 +1,68 @@
+"""Each run is tested on held-out texts of its own corpus, before and after, and records both."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+
+import pytest
+
+from mirror.training.run_record import RunRecord
+from run_mirror import main
+from tests.tiny_trainer import make_trainer
+
+
+@pytest.fixture
+def many_sentences(sentences) -> list[str]:
+    """600 distinct sentences of eight words."""
+    vocabulary = sorted({word for sentence in sentences for word in sentence.split()})
+    generator = random.Random(0)
+    return [" ".join(generator.choices(vocabulary, k=8)) for _ in range(600)]
+
+
+def test_the_ranks_are_those_of_the_base_and_of_the_trained_encoder(bert_folder, many_sentences, tmp_path):
+    trainer = make_trainer(bert_folder, many_sentences, tmp_path, max_steps=3, learning_rate=1e-2)
+    (before, _), held_out = trainer._own_text_ranks(), trainer.own_text[0].answers
+    assert len(held_out) == 60 and not {*held_out} & {*trainer.corpus.rows["text"]}
+    trainer.train()
+    after, _ = trainer._own_text_ranks()
+    words, halves = trainer.own_text_scores
+    assert (words["test"], halves["test"], words["texts"]) == ("words", "halves", 60)
+    assert words["before"] == (before == 1).mean() and words["after"] == (after == 1).mean()
+    assert (before != after).any()
+
+
+def test_the_test_changes_nothing_of_the_training(bert_folder, many_sentences, tmp_path):
+    tested = make_trainer(bert_folder, many_sentences, tmp_path / "a", max_steps=3)
+    losses = tested.train().training_loss
+    untested = make_trainer(
+        bert_folder, tested.corpus.rows["text"][:], tmp_path / "b", max_steps=3, validation_samples=0
+    )
+    assert untested.train().training_loss == losses and untested.own_text_scores is None
+
+
+def test_a_run_prints_and_records_it(bert_folder, many_sentences, tmp_path, monkeypatch, caplog):
+    (tmp_path / "texts.txt").write_text("\n".join(many_sentences))
+    flags = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_steps", 2]
+    flags += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20]
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags)])
+    with caplog.at_level("INFO"):
+        main()
+    assert "of 60 held-out texts are found by 3 of their words" in caplog.text
+    assert [each["test"] for each in RunRecord.load(tmp_path / "out").own_text] == ["words", "halves"]
+    stored = json.loads((tmp_path / "out" / "train_results.json").read_text())
+    assert "near_duplicate_rows" in stored["corpus"]
+    del stored["own_text"]  # as runs before had it
+    (tmp_path / "out" / "train_results.json").write_text(json.dumps(stored))
+    assert RunRecord.load(tmp_path / "out").own_text is None
+
+
+@pytest.mark.parametrize(
+    ("count", "reason"), [(0, "no texts are held out"), (20, "only 20 held-out texts can be used")]
+)
+def test_without_a_test_the_run_goes_on_and_says_why(bert_folder, many_sentences, tmp_path, count, reason, caplog):
+    with caplog.at_level("INFO"):
+        trainer = make_trainer(bert_folder, many_sentences, tmp_path, max_steps=1, validation_samples=count)
+    trainer.train()
+    assert f"on your text: {reason}" in caplog.text and trainer.own_text_scores is None
