@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from scipy.stats import spearmanr
 
 from mirror.common.errors import InputError
-from mirror.training.checkpoint_selection import CRITERION
+from mirror.training.choices import CRITERION
 
 
 def agreement(log_history: Sequence[dict], task: str) -> dict:

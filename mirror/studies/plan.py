@@ -18,7 +18,8 @@ from mirror.evaluation.catalogue import Options
 from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan
 from mirror.studies.cells import RATE, Cell, Study
-from mirror.training.config import CLS_FAMILIES, LEVELS, MirrorConfig, default_learning_rate, default_pooling
+from mirror.training.config import MirrorConfig
+from mirror.training.levels import CLS_FAMILIES, LEVELS, default_learning_rate, default_pooling
 
 
 Flags = dict[str, list[str]]

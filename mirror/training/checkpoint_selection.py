@@ -18,11 +18,11 @@ from mirror.data.collators import both_views
 from mirror.data.corpus import Corpus
 from mirror.data.two_view_dataset import TwoViewDataset
 from mirror.modeling.encoder import Encoder
+from mirror.training.choices import CRITERION
 
 
 Scorer = Callable[[Encoder], dict[str, float]]
 
-CRITERION = "alignment_uniformity"  # lower is better
 BATCH_SIZE = 64
 NOISE_SEED = 0
 
