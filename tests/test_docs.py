@@ -20,9 +20,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from transformers import HfArgumentParser
 
+from mirror.cmlm.arguments import CMLMDataArguments
 from mirror.common.errors import InputError
+from mirror.data.arguments import DataArguments
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.studies.catalogue import find_study
 from tests.documents import (
@@ -82,13 +83,12 @@ def parsed_by(module_name: str, argv: list[str]) -> dict:
     """
     module = importlib.import_module(module_name)
     readers = [name for name in vars(module) if re.fullmatch(r"parse_(\w+_)?(arguments|flags)", name)]
-    places = [(module, name) for name in readers] or [
-        (argparse.ArgumentParser, "parse_args"),
-        (HfArgumentParser, "parse_args_into_dataclasses"),
-    ]
+    places = [(module, name) for name in readers] or [(argparse.ArgumentParser, "parse_args")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [module_name, *argv])
         patch.setattr(argparse.ArgumentParser, "error", complain)
+        for arguments in (DataArguments, CMLMDataArguments):  # a page names files that its reader has
+            patch.setattr(arguments, "check_files", lambda self: None)
         for owner, name in places:
             patch.setattr(owner, name, stopped_after(getattr(owner, name)))
         with pytest.raises(Parsed) as stopped:

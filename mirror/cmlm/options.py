@@ -16,8 +16,10 @@ SENTENCE_VECTORS = ("pooled", "proj")
 
 
 @dataclass
-class CMLMRunOptions(BaseOptions):
-    """Run"""
+class CMLMRunOptions:
+    """Flags of `TrainingArguments` with other defaults."""
+
+    _argument_group_name = "Run"
 
     output_dir: str = field(default="out/cmlm", metadata={"help": "Where the encoder is saved."})
     per_device_train_batch_size: int = field(default=32, metadata={"help": "Pairs per step on each device."})
@@ -35,7 +37,9 @@ class CMLMRunOptions(BaseOptions):
 
 @dataclass
 class StageOptions:
-    """Stage and loss"""
+    """What is learnt."""
+
+    _argument_group_name = "Stage and loss"
 
     stage: str = field(
         default="cmlm",
@@ -56,14 +60,16 @@ class StageOptions:
         default=None,
         metadata={
             "help": "Rows that go through the model at once: gradient caching, so that a batch of any size fits into "
-            "memory."
+            "memory. Default: the whole batch."
         },
     )
 
 
 @dataclass
 class RowOptions:
-    """Rows"""
+    """How documents become rows."""
+
+    _argument_group_name = "Rows"
 
     language: list[str] = field(
         default_factory=lambda: ["en"],
@@ -86,7 +92,9 @@ class RowOptions:
 
 @dataclass
 class CMLMModelOptions:
-    """Model"""
+    """The encoder and what is trained beside it."""
+
+    _argument_group_name = "Encoder"
 
     from_scratch: bool = field(
         default=False, metadata={"help": "Keep its architecture and tokenizer, but start from random weights."}
@@ -111,7 +119,7 @@ class CMLMModelOptions:
 
 
 @dataclass
-class CMLMOptions(CMLMModelOptions, RowOptions, StageOptions, CMLMRunOptions):
+class CMLMOptions(CMLMRunOptions, StageOptions, RowOptions, CMLMModelOptions, BaseOptions):
     """What `CMLMConfig` adds to transformers' `TrainingArguments`.
 
     Raises:

@@ -200,7 +200,7 @@ def _missing_corpus(cell: Cell, setup: Setup) -> str:
 def how_to_make(corpus: str) -> str:
     """Return which script creates a missing corpus."""
     script = next((script for part, script in CORPUS_SCRIPTS if part in corpus), "sample_sentences.py")
-    return f"data_scripts/{script} creates it"
+    return f"in a checkout, python data_scripts/{script} creates it"
 
 
 @cache

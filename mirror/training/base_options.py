@@ -9,7 +9,9 @@ from mirror.common.errors import InputError
 
 @dataclass
 class BaseOptions:
-    """Run"""
+    """Flags that do not depend on the method."""
+
+    _argument_group_name = "Precision, log and checks"
 
     weight_decay: float = field(default=0.01, metadata={"help": "Decoupled weight decay."})
     dataloader_drop_last: bool = field(
@@ -35,7 +37,7 @@ class BaseOptions:
         },
     )
     preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize the texts."}
+        default=None, metadata={"help": "Processes that tokenize the texts. Default: this one."}
     )
 
 

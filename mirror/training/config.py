@@ -26,6 +26,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         pooling: how token vectors become one (`mirror.modeling.pooling.pool`). Default: `cls` for words, phrases and
             RoBERTa, `mean` for other sentence encoders.
         max_seq_length: tokens per text, special ones included; default of the level: 25, 25, 50.
+        prompt, prompt_name: text before every text, and so the default prompt of the checkpoint. Default: the base model's.
         pad_to: pad every row to this length; only `mean_padded` depends on it.
         packing: train without padding: "auto", "on" or "off".
         lora_rank: train low-rank updates of this rank instead of all weights.
@@ -69,7 +70,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             self.learning_rate = default_learning_rate(model_name_or_path)
 
     def view_settings(self, tokenizer: PreTrainedTokenizerBase, prompt: str = "") -> ViewSettings:
-        """How the views are made with this tokenizer, and the prompt of the base model.
+        """How the views are made with this tokenizer, and the text before every text.
 
         Raises:
             InputError: something is to be masked and the tokenizer has no mask token.

@@ -15,8 +15,10 @@ from mirror.training.levels import EMBEDDED_LEARNING_RATE, LEARNING_RATE, LEVELS
 
 
 @dataclass
-class MirrorRunOptions(BaseOptions):
-    """Run"""
+class MirrorRunOptions:
+    """Flags of `TrainingArguments` with other defaults."""
+
+    _argument_group_name = "Run"
 
     output_dir: str = field(default="out/mirror", metadata={"help": "Where the encoder is saved."})
     per_device_train_batch_size: int = field(
@@ -37,7 +39,9 @@ class MirrorRunOptions(BaseOptions):
 
 @dataclass
 class EvaluationOptions:
-    """Evaluation while training"""
+    """What is scored while training."""
+
+    _argument_group_name = "Evaluation while training"
 
     eval_tasks: list[str] | None = field(
         default=None, metadata={"help": "Tasks of run_eval.py to score while training, e.g. stsb_dev."}
@@ -63,7 +67,9 @@ class EvaluationOptions:
 
 @dataclass
 class LossOptions:
-    """Loss"""
+    """What pulls the two views of a text together."""
+
+    _argument_group_name = "Loss"
 
     loss: str = field(
         default="nt_xent",
@@ -81,7 +87,9 @@ class LossOptions:
     )
     mini_batch_size: int | None = field(
         default=None,
-        metadata={"help": "Texts in memory at once: gradient caching fits any batch, in a third more time."},
+        metadata={
+            "help": "Texts in memory at once: gradient caching fits any batch, in a third more time. Default: the whole batch."
+        },
     )
     gather_negatives: bool = field(
         default=False,
@@ -91,7 +99,9 @@ class LossOptions:
 
 @dataclass
 class ViewOptions:
-    """Views of a text"""
+    """How the two views of a text differ."""
+
+    _argument_group_name = "Views"
 
     level: str = field(default="sentence", metadata={"help": f"Preset of the paper: {', '.join(LEVELS)}."})
     span_mask_length: int | None = field(
@@ -103,7 +113,9 @@ class ViewOptions:
     )
     mask_token: str | None = field(
         default=None,
-        metadata={"help": "A literal instead of the tokenizer's mask token (released RoBERTa models saw '[MASK]')."},
+        metadata={
+            "help": "A literal instead of the tokenizer's mask token (released RoBERTa models saw '[MASK]'). Default: that one."
+        },
     )
     augmentation: str = field(
         default="span",
@@ -128,7 +140,9 @@ class ViewOptions:
 
 @dataclass
 class EncoderOptions:
-    """Encoder"""
+    """The model, and the noise in it."""
+
+    _argument_group_name = "Encoder"
 
     pooling: str | None = field(
         default=None,
@@ -142,6 +156,14 @@ class EncoderOptions:
         metadata={
             "help": "Tokens per text, special ones included; the rest is cut. Default of the level: 25, 25, 50."
         },
+    )
+    prompt: str | None = field(
+        default=None,
+        metadata={"help": "Put this before every text, unmasked; '' for none. Default: what the base model says."},
+    )
+    prompt_name: str | None = field(
+        default=None,
+        metadata={"help": "The base model's prompt of this name, such as query, instead. Default: its own."},
     )
     pad_to: int | None = field(
         default=None,
@@ -179,7 +201,7 @@ class EncoderOptions:
 
 
 @dataclass
-class MirrorOptions(EncoderOptions, ViewOptions, LossOptions, EvaluationOptions, MirrorRunOptions):
+class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, EvaluationOptions, BaseOptions):
     """What `MirrorConfig` adds to transformers' `TrainingArguments`.
 
     Raises:
@@ -228,6 +250,8 @@ class MirrorOptions(EncoderOptions, ViewOptions, LossOptions, EvaluationOptions,
         if self.pooling is not None:
             one_of("--pooling", self.pooling, POOLING_MODES)
         check_max_seq_length(self.max_seq_length)
+        if self.prompt is not None and self.prompt_name is not None:
+            raise InputError("give --prompt or --prompt_name, not both")
         probability("--dropout_rate", self.dropout_rate, "the paper uses 0.1")
         probability("--drophead_rate", self.drophead_rate, "the paper uses 0.2 for BERT and 0.05 for RoBERTa")
 

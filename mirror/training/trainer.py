@@ -100,7 +100,7 @@ class MirrorTrainer(EncoderTrainer):
         tokenizer = tokenizer or load_tokenizer(name, model.config)
         check_vocabulary(tokenizer, model.config, name)
         args.resolve_for(name, model.config.model_type, base.get("pooling"))
-        self.head, self.prompts = keep_modules(base, args.pooling, name), base_prompts(base)
+        self.head, self.prompts = keep_modules(base, args.pooling, name), prompts_to_save(base, args)
         self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
         check_length(model, args.max_seq_length)
         if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
@@ -114,7 +114,7 @@ class MirrorTrainer(EncoderTrainer):
             add_lora(model, args.lora_rank)
 
         # ---- Data: texts, views, collator --------------------------------------------------------------------------
-        self.prompt = choose_prompt(name, base, None, None)
+        self.prompt = choose_prompt(name, base, args.prompt, args.prompt_name)
         views = args.view_settings(tokenizer, self.prompt)
         with args.main_process_first(desc="two views of each text"):
             corpus, score_views = as_corpus(train_dataset), None
@@ -316,9 +316,13 @@ def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
     return nn.Sequential(*head).requires_grad_(False).eval()
 
 
-def base_prompts(base: dict) -> dict:
-    """The prompts of the base model as its checkpoint stores them."""
-    return {key: base[key] for key in ("prompts", "default_prompt_name") if base.get(key)}
+def prompts_to_save(base: dict, args: MirrorConfig) -> dict:
+    """The prompts of the base model, and as the default the one that is trained with."""
+    prompts, default = base.get("prompts") or {}, args.prompt_name or base.get("default_prompt_name")
+    if args.prompt is not None:
+        default = "default" if args.prompt else None
+        prompts = prompts | {"default": args.prompt} if args.prompt else prompts
+    return {key: value for key, value in (("prompts", prompts), ("default_prompt_name", default)) if value}
 
 
 def make_collator(
