@@ -1,7 +1,7 @@
 """Turn a masked language model into a sentence encoder by conditional masked language modelling (CMLM).
 
     python run_cmlm.py --train_file documents.txt                     # the embedded model, one document per block of lines
-    accelerate launch run_cmlm.py --model_name_or_path bert-base-uncased --train_file wiki/*.parquet --output_dir out/cmlm
+    python run_cmlm.py --model_name_or_path bert-base-uncased --train_file wiki/*.parquet --output_dir out/cmlm
     python run_cmlm.py --stage bitext --model_name_or_path out/cmlm --bitext_file pairs.tsv --output_dir out/cmlm-bitext
 
 The encoder in --output_dir loads in transformers, sentence-transformers and run_eval.py; its folder cmlm/ holds what a later

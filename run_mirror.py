@@ -1,7 +1,7 @@
 """Turn a masked language model into a text encoder, without labels (Mirror-BERT).
 
     python run_mirror.py                                          # the embedded model, this machine's docstrings
-    accelerate launch run_mirror.py --model_name_or_path bert-base-uncased --train_file my_texts.txt
+    python run_mirror.py --model_name_or_path bert-base-uncased --train_file my_texts.txt
     accelerate launch --config_file accelerate_configs/multi_gpu_fp16.yaml run_mirror.py --gather_negatives \\
         --model_name_or_path roberta-base --train_file my_texts.txt --output_dir out/roberta --push_to_hub
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from transformers import HfArgumentParser
 
 from mirror.cmlm.arguments import CMLMDataArguments
 from mirror.common.errors import InputError
@@ -83,7 +84,10 @@ def parsed_by(module_name: str, argv: list[str]) -> dict:
     """
     module = importlib.import_module(module_name)
     readers = [name for name in vars(module) if re.fullmatch(r"parse_(\w+_)?(arguments|flags)", name)]
-    places = [(module, name) for name in readers] or [(argparse.ArgumentParser, "parse_args")]
+    places = [(module, name) for name in readers] or [
+        (argparse.ArgumentParser, "parse_args"),
+        (HfArgumentParser, "parse_args_into_dataclasses"),
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [module_name, *argv])
         patch.setattr(argparse.ArgumentParser, "error", complain)
