@@ -1,11 +1,11 @@
 """Turn a masked language model into a sentence encoder by conditional masked language modelling (CMLM).
 
     python run_cmlm.py --train_file documents.txt                     # the embedded model, one document per block of lines
-    accelerate launch run_cmlm.py --config recipes/cmlm-base-en.yaml --train_file wiki/*.parquet --output_dir out/cmlm
+    python run_cmlm.py --model_name_or_path bert-base-uncased --train_file wiki/*.parquet --output_dir out/cmlm
     python run_cmlm.py --stage bitext --model_name_or_path out/cmlm --bitext_file pairs.tsv --output_dir out/cmlm-bitext
 
 The encoder in --output_dir loads in transformers, sentence-transformers and run_eval.py; its folder cmlm/ holds what a later
-stage needs. Every flag of transformers' TrainingArguments works too. docs/cmlm.md explains stages, data and costs.
+stage needs. docs/cmlm.md explains stages, data and costs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from mirror.cmlm.arguments import parse_cmlm_arguments
-from mirror.cmlm.stages import read_stage_data
-from mirror.cmlm.trainer import CMLMTrainer
 from mirror.common.errors import run_main
 from mirror.common.logging import configure_logging
-from mirror.tools.finish_run import finish_run
-from mirror.training.preflight import preflight
 
 
 def main() -> None:
     script_args, data_args, config = parse_cmlm_arguments(description=__doc__)
     configure_logging()
+
+    # Imported here so that --help and errors in the flags are immediate.
+    from mirror.cmlm.stages import read_stage_data
+    from mirror.cmlm.trainer import CMLMTrainer
+    from mirror.tools.finish_run import finish_run
+    from mirror.training.preflight import preflight
+
     checkpoint = preflight(config, script_args.model_name_or_path)
 
     with config.main_process_first(desc="documents and pairs"):

@@ -36,12 +36,17 @@ def main() -> None:
     args = parse_arguments()
     configure_logging()
 
-    # Imported here so that --help and errors in the flags are immediate.
+    # Imported here so that --help and errors in the flags are immediate; torch after the files are found.
+    from mirror.data.corpus import expand_paths
+
+    expand_paths(args.input_file or ())
+
     from mirror.common import loading_policy
     from mirror.common.distributed import join_processes
     from mirror.modeling.embedding_cache import fingerprint
     from mirror.modeling.encoder import Encoder
     from mirror.tools.embedding_shards import ShardFolder, fill, read_rows
+    from mirror.tools.next_steps import after_encoding
 
     state = join_processes(args.ddp_timeout)
 
@@ -82,19 +87,23 @@ def main() -> None:
         logger.info(
             "encoded %s rows into %d-dimensional %s vectors", f"{num_rows:,}", encoder.dimension, args.vector_type
         )
+        logger.info(after_encoding(args.output_dir))
         sys.stdout.write(f"{args.output_dir}\n")
     state.destroy_process_group()
 
 
 def parse_arguments() -> Namespace:
     parser = Parser(__doc__)
-    add = parser.add_argument
+    encoding = parser.add_argument_group("Model")
+    add = encoding.add_argument
     add("--model_name_or_path", metavar="M", required=True, help="a Hub id or a folder")
-    add("--pooling", help="overrides the pooling of the checkpoint; required for a plain masked LM")
-    add_prompt(parser)
-    add("--max_seq_length", type=positive, metavar="N", help="in tokens; overrides the checkpoint's value")
+    add("--pooling", help="required for a plain masked LM (default: the checkpoint's)")
+    add_prompt(encoding)
+    add("--max_seq_length", type=positive, metavar="N", help="in tokens (default: the checkpoint's)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="precision of the model")
-    add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass (default: 64)")
+    add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass")
+    add_timeout(encoding)
+    add = parser.add_argument_group("Texts").add_argument
     add(
         "--input_file",
         nargs="+",
@@ -102,16 +111,16 @@ def parse_arguments() -> Namespace:
         help="txt (one text per line), csv, tsv, json, jsonl or parquet files; names or glob patterns",
     )
     add("--dataset_name", metavar="D", help="a Hub dataset or a local dataset folder, instead of --input_file")
-    add("--dataset_config_name", metavar="C", help="configuration of the dataset")
-    add("--dataset_split", default="train", metavar="S", help="split of the dataset (default: train)")
+    add("--dataset_config_name", metavar="C", help="configuration of the dataset (default: the only one)")
+    add("--dataset_split", default="train", metavar="S", help="split of the dataset")
     add("--streaming", action="store_true", help="read the input while encoding, without a copy on the disk")
     add("--text_column", metavar="T", help="column of the texts (default: 'text', or the only column)")
+    add = parser.add_argument_group("Output").add_argument
     add("--output_dir", metavar="V", required=True, help="output folder for the shards")
     add("--vector_type", choices=("float32", "float16", "int8"), default="float32", help="type of the stored vectors")
-    add("--shard_rows", type=positive, default=20_000, metavar="R", help="rows per shard (default: 20,000)")
+    add("--shard_rows", type=positive, default=20_000, metavar="R", help="rows per shard")
     add("--keep_text", action="store_true", help="also store the text of each row")
-    add_timeout(parser)
-    add_trust(parser)
+    add_trust(parser.add_argument_group("Models of others"))
     args = parser.parse_args()
     if bool(args.input_file) == bool(args.dataset_name):
         parser.error("give either --input_file or --dataset_name")

@@ -29,6 +29,7 @@ def main() -> None:
     # ---- Arguments -------------------------------------------------------------------------------------------------
     args = parse_arguments()
     configure_logging()
+    check_files(args)
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.common import loading_policy
@@ -39,10 +40,11 @@ def main() -> None:
     from mirror.evaluation.pictures import draw_all, draw_translations
     from mirror.evaluation.progress import Progress
     from mirror.evaluation.published import find_rows
-    from mirror.evaluation.results import comparison, file_name, format_text, short_names, write_results
+    from mirror.evaluation.results import comparison, file_name, format_text, result_paths, short_names, write_results
     from mirror.evaluation.run import default_data_dir, make_plan
     from mirror.modeling.embedding_cache import fingerprint
     from mirror.modeling.encoder import Encoder
+    from mirror.tools.next_steps import after_scoring
 
     loading_policy.grant(args.allow_pickle, args.trust_remote_code)
 
@@ -93,32 +95,41 @@ def main() -> None:
         pictures = draw_all(records, columns, table, output_dir)
         sys.stdout.write(format_text(columns, table) + "\n")
         logger.info("results.json, results.md, results.csv and %d plots are in %s", len(pictures), output_dir)
+        logger.info(after_scoring(models, result_paths(models, output_dir)))
     state.wait_for_everyone()
     state.destroy_process_group()
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = Parser(__doc__)
-    add = parser.add_argument
+    add = parser.add_argument_group("Models and tasks").add_argument
     add("--model_name_or_path", metavar="M", help="a Hub id or a folder")
     add("--models", nargs="+", metavar="M", help="several models, shown side by side")
     add("--tasks", nargs="+", metavar="T", help="names of tasks and groups; --list_tasks prints all names")
     add("--data_dir", metavar="D", help="folder of evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
     add("--output_dir", metavar="R", help="output folder for the results")
-    add("--pooling", help="overrides the pooling of the checkpoint; required for a plain masked LM")
-    add_prompt(parser)
-    add("--max_seq_length", type=positive, metavar="N", help="in tokens; overrides the checkpoint's value")
-    add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass (default: 64)")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     add(
         "--list_tasks",
         action="store_true",
         help="print all tasks and groups and whether their data is available, then exit",
     )
     add("--skip_missing", action="store_true", help="skip tasks without data; results.json lists them")
+    add(
+        "--published",
+        metavar="SYSTEM",
+        help="published system to compare with, or 'none' (default: the most similar name)",
+    )
+    encoding = parser.add_argument_group("Encoding")
+    add = encoding.add_argument
+    add("--pooling", help="required for a plain masked LM (default: the checkpoint's)")
+    add_prompt(encoding)
+    add("--max_seq_length", type=positive, metavar="N", help="in tokens (default: the checkpoint's)")
+    add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="precision of the model")
+    add_timeout(encoding)
     add("--cache_dir", metavar="C", help="folder of cached embeddings (default: embeddings/ in the output folder)")
     add("--no_cache", action="store_true", help="do not cache embeddings")
-    add("--truncate_dim", type=positive, metavar="D", help="score only the first D dimensions of the embeddings")
+    add("--truncate_dim", type=positive, metavar="D", help="score only the first D dimensions (default: all)")
     add(
         "--remove_components",
         type=positive,
@@ -131,11 +142,7 @@ def parse_arguments() -> argparse.Namespace:
         metavar="FILE",
         help="file of texts, one per line, to fit the principal components on (default: each language separately)",
     )
-    add(
-        "--published",
-        metavar="SYSTEM",
-        help="published system to compare with, or 'none' (default: the most similar name)",
-    )
+    add = parser.add_argument_group("Single tasks").add_argument
     add("--bli_vocabulary", metavar="FILE", help="word list to add to the candidates of BLI")
     add("--bli_self_learning", action="store_true", help="refine the maps of BLI by self-learning")
     add(
@@ -145,8 +152,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     add("--isotropy_texts", metavar="FILE", help="texts for the task isotropy, one per line")
     add("--senteval_dir", metavar="D", help="folder with SentEval's files in another language, for the transfer tasks")
-    add_timeout(parser)
-    add_trust(parser)
+    add_trust(parser.add_argument_group("Models of others"))
     args = parser.parse_args()
     if not args.list_tasks:
         for flag in ("tasks", "output_dir"):
@@ -155,6 +161,18 @@ def parse_arguments() -> argparse.Namespace:
         if bool(args.models) == bool(args.model_name_or_path):
             parser.error("give either --model_name_or_path or --models")
     return args
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """
+    Raises:
+        InputError: a file that a flag names does not exist.
+    """
+    fit_on = None if args.fit_on == "per_language" else args.fit_on
+    files = {"fit_on": fit_on, "bli_vocabulary": args.bli_vocabulary, "isotropy_texts": args.isotropy_texts}
+    for flag, path in files.items():
+        if path and not Path(path).is_file():
+            raise InputError(f"--{flag} {path}: no such file")
 
 
 if __name__ == "__main__":

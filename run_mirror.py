@@ -1,28 +1,32 @@
 """Turn a masked language model into a text encoder, without labels (Mirror-BERT).
 
     python run_mirror.py                                          # the embedded model, this machine's docstrings
-    accelerate launch run_mirror.py --model_name_or_path bert-base-uncased --train_file my_texts.txt
+    python run_mirror.py --model_name_or_path bert-base-uncased --train_file my_texts.txt
     accelerate launch --config_file accelerate_configs/multi_gpu_fp16.yaml run_mirror.py --gather_negatives \\
         --model_name_or_path roberta-base --train_file my_texts.txt --output_dir out/roberta --push_to_hub
 
-The encoder in --output_dir loads in transformers, sentence-transformers and run_eval.py. Every flag of transformers'
-TrainingArguments works too.
+The encoder in --output_dir loads in transformers, sentence-transformers and run_eval.py.
 """
 
 from __future__ import annotations
 
 from mirror.common.errors import run_main
 from mirror.common.logging import configure_logging
-from mirror.data.corpus import load_training_corpus
-from mirror.tools.finish_run import finish_run
 from mirror.training.arguments import parse_arguments
-from mirror.training.preflight import preflight
-from mirror.training.trainer import MirrorTrainer
 
 
 def main() -> None:
     script_args, data_args, config = parse_arguments(description=__doc__)
     configure_logging()
+
+    # Imported here so that --help and errors in the flags are immediate.
+    from mirror.data.corpus import load_training_corpus
+    from mirror.evaluation.run import make_plan
+    from mirror.tools.finish_run import finish_run
+    from mirror.training.preflight import preflight
+    from mirror.training.trainer import MirrorTrainer
+
+    make_plan(config.eval_tasks or (), config.data_dir)  # a wrong name or file is refused before the texts are read
     checkpoint = preflight(config, script_args.model_name_or_path)
 
     with config.main_process_first(desc="corpus"):

@@ -88,7 +88,7 @@ def main() -> None:
 
 def parse_arguments(argv: list[str]) -> argparse.Namespace:
     parser = Parser(__doc__)
-    add = parser.add_argument
+    add = parser.add_argument_group("Study").add_argument
     add("study", nargs="?", metavar="STUDY", help="study to reproduce; --list prints all")
     add("--list", action="store_true", help="print all studies and exit")
     add("--model_name_or_path", metavar="M", help="masked LM to start from: a Hub id or a folder")
@@ -97,6 +97,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add(
         "--seeds", nargs="+", type=positive, default=[33, 44, 55], metavar="S", help="random seeds (default: 33 44 55)"
     )
+    add = parser.add_argument_group("Data").add_argument
     add("--data_dir", metavar="D", help="folder of evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
     add(
         "--corpus_dir",
@@ -104,9 +105,20 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         metavar="C",
         help="folders of training corpora (default: mirror_corpus/ in the data folder)",
     )
+    add = parser.add_argument_group("Output and work").add_argument
     add("--output_dir", metavar="O", help="output folder (default: out/studies/STUDY)")
-    add("--max_train_samples", type=positive, metavar="N", help="train every cell on the first N distinct texts")
-    add("--max_cells", type=positive, metavar="N", help="run at most N cells; run the same command again for the rest")
+    add(
+        "--max_train_samples",
+        type=positive,
+        metavar="N",
+        help="train every cell on the first N distinct texts (default: all)",
+    )
+    add(
+        "--max_cells",
+        type=positive,
+        metavar="N",
+        help="run at most N cells; run the same command again for the rest (default: all)",
+    )
     add(
         "--num_processes",
         type=positive,

@@ -108,7 +108,8 @@ def commands(block: Block, folder: Path) -> list[Command]:
     A variable that the block does not set is its own name ("$DATA" gives "DATA"), or 2 if Slurm sets it. A file that is
     read by `<` is there, and has one line; so is the folder of a file that is written by `>`.
     """
-    text = re.sub(r"\.venv(-min)?/bin/", "", block.text)
+    text = re.sub(r"(?m)^source .*", "", block.text)  # an environment that is made by an earlier command
+    text = re.sub(r"\.venv(-min)?/bin/", "", text)
     for name in re.findall(r"(?<!<)<\s+([\w./-]+)", text):
         (folder / name).write_text("a query\n")
     for name in re.findall(r">\s*([\w./-]+)/[\w.-]+", text):

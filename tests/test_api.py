@@ -38,7 +38,9 @@ def test_an_unknown_name_is_an_attribute_error():
 def workplace(bert_folder, sentences, tmp_path_factory) -> Path:
     """A folder in which the examples run one after another, as a reader would run them."""
     folder = tmp_path_factory.mktemp("examples")
-    (folder / "my_texts.txt").write_text("\n".join(sentences))
+    for name in ("my_texts.txt", "data/docs/train.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("\n".join(sentences))
     return folder
 
 

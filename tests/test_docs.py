@@ -22,7 +22,9 @@ from unittest import mock
 import pytest
 from transformers import HfArgumentParser
 
+from mirror.cmlm.arguments import CMLMDataArguments
 from mirror.common.errors import InputError
+from mirror.data.arguments import DataArguments
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.studies.catalogue import find_study
 from tests.documents import (
@@ -89,6 +91,8 @@ def parsed_by(module_name: str, argv: list[str]) -> dict:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [module_name, *argv])
         patch.setattr(argparse.ArgumentParser, "error", complain)
+        for arguments in (DataArguments, CMLMDataArguments):  # a page names files that its reader has
+            patch.setattr(arguments, "check_files", lambda self: None)
         for owner, name in places:
             patch.setattr(owner, name, stopped_after(getattr(owner, name)))
         with pytest.raises(Parsed) as stopped:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -96,6 +98,13 @@ def test_every_command_has_a_function_that_names_it(site):
     assert commands.keys() == COMMANDS
     for name, value in commands.items():
         assert EntryPoint(name, value, "console_scripts").load().__doc__.startswith(f"{name}: ")
+
+
+def test_no_text_names_a_file_that_an_installation_lacks(site):
+    for path in site.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                assert not re.search(r"requirements[\w-]*\.txt|recipes/", node.value), f"{path}: {node.value}"
 
 
 def test_a_command_starts(site):

@@ -10,7 +10,8 @@ from mirror.common.alignment_uniformity import alignment, uniformity
 from mirror.common.errors import InputError
 from mirror.data.corpus import as_corpus
 from mirror.modeling.encoder import Encoder
-from mirror.training.losses import LOSSES, info_nce
+from mirror.training.choices import LOSSES
+from mirror.training.losses import info_nce
 from tests.tiny_trainer import make_trainer
 
 

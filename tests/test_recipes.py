@@ -26,7 +26,7 @@ by_name = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
 
 def parse(recipe: Path, *argv: str) -> tuple:
-    return parse_arguments(["--config", str(recipe), "--train_file", "x.txt", "--use_cpu", *argv])
+    return parse_arguments(["--config", str(recipe), "--dataset_name", "x", "--use_cpu", *argv])
 
 
 def values_of(parsed: tuple) -> dict:

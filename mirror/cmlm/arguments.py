@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.cmlm.config import CMLMConfig
-from mirror.common.config_parser import parse_flags
+from mirror.cmlm.options import CMLMOptions
+from mirror.common.config_parser import check_flags, parse_flags
 from mirror.common.errors import InputError
 from mirror.data.arguments import SourceArguments
-from mirror.data.corpus import CorpusSource
 from mirror.training.arguments import ScriptArguments
+
+
+if TYPE_CHECKING:
+    from mirror.cmlm.config import CMLMConfig
+    from mirror.data.corpus import CorpusSource
 
 
 @dataclass
 class CMLMScriptArguments(ScriptArguments):
+    """Where a run starts from."""
+
     model_name_or_path: str = field(
         default=str(EMBEDDED_MODEL),
         metadata={
@@ -26,6 +33,8 @@ class CMLMScriptArguments(ScriptArguments):
 
 @dataclass
 class CMLMDataArguments(SourceArguments):
+    """What the stages learn from."""
+
     train_file: list[str] | None = field(
         default=None,
         metadata={
@@ -34,7 +43,9 @@ class CMLMDataArguments(SourceArguments):
         },
     )
     line_is_document: bool = field(default=False, metadata={"help": "Each line of a txt file is a document."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Use only the first N documents of a file."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Use only the first N documents of a file. Default: all."}
+    )
     bitext_file: list[str] | None = field(
         default=None, metadata={"help": "Translation pairs: csv, tsv, json, jsonl or parquet; names or globs."}
     )
@@ -50,6 +61,12 @@ class CMLMDataArguments(SourceArguments):
         default="label", metadata={"help": "Column of --nli_file with the label, e.g. 'entailment' in SICK."}
     )
 
+    def check_files(self) -> None:
+        super().check_files()
+        from mirror.data.corpus import expand_paths  # imports that --help does not need
+
+        expand_paths([*(self.bitext_file or ()), *(self.nli_file or ())])
+
     def source(self) -> CorpusSource:
         """Where the documents come from; the columns of pairs are for `--bitext_file` and `--nli_file`."""
         return replace(super().source(), pair_columns=None)
@@ -60,16 +77,20 @@ def parse_cmlm_arguments(
 ) -> tuple[CMLMScriptArguments, CMLMDataArguments, CMLMConfig]:
     """The three groups of flags: the command line beats the recipe.
 
+    Torch is imported only once the flags are found sound.
+
     Raises:
-        InputError: an unknown flag or key, a value that no flag takes, or a stage without its data.
+        InputError: an unknown flag or key, a value that no flag takes, a stage without its data, or a file that does not exist.
     """
-    script_args, data_args, config = parse_flags(
-        (CMLMScriptArguments, CMLMDataArguments, CMLMConfig), argv, description
-    )
-    if data_args.streaming and config.language_smoothing != 1:
+    _, data_args, options = check_flags((CMLMScriptArguments, CMLMDataArguments, CMLMOptions), argv, description)
+    if data_args.streaming and options.language_smoothing != 1:
         raise InputError("--language_smoothing needs the sizes of the files, which a stream does not tell")
-    check_data_for(config.stage, data_args)
-    return script_args, data_args, config
+    check_data_for(options.stage, data_args)
+    data_args.check_files()
+
+    from mirror.cmlm.config import CMLMConfig
+
+    return parse_flags((CMLMScriptArguments, CMLMDataArguments, CMLMConfig), argv)
 
 
 def check_data_for(stage: str, data: CMLMDataArguments) -> None:

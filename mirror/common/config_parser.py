@@ -1,21 +1,70 @@
-"""The command line of every script that trains: flags from dataclasses, and recipes in YAML (`--config`)."""
+"""The command line of every script that trains: flags from dataclasses, and recipes in YAML (`--config`).
+
+transformers' `TrainingArguments` takes seconds to import, because it imports torch. So a command line is read twice: first by
+`check_flags`, for which our own dataclasses and the names of the library's flags are enough, then in full by `parse_flags`.
+"""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import sys
+from dataclasses import fields, is_dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
 from transformers import HfArgumentParser
 
 from mirror.common import loading_policy
-from mirror.common.cli import TRUST, OneLineErrors, add_trust
+from mirror.common.cli import TRUST, HelpFormatter, OneLineErrors, add_trust
 from mirror.common.errors import InputError, did_you_mean, one_line
 
 
+LIBRARY_HELP = """\
+Every flag of transformers' TrainingArguments works too, for example --seed, --max_steps, --save_steps,
+--resume_from_checkpoint true, --report_to tensorboard and --push_to_hub; --help_all lists them all."""
+
+
 class FlagParser(OneLineErrors, HfArgumentParser):
-    """Flags from dataclasses."""
+    """Flags from dataclasses; `_argument_group_name` of a dataclass is its heading in the help."""
+
+    def __init__(self, dataclass_types: tuple[type, ...], description: str | None = None, **settings):
+        settings = {"usage": "%(prog)s [--flag value ...]", "formatter_class": HelpFormatter} | settings
+        super().__init__(dataclass_types, description=description, allow_abbrev=False, **settings)
+        for action in self._actions:
+            if action.dest in ("bf16", "fp16"):  # three values: a bare flag means true, no flag means automatic
+                action.nargs, action.const = "?", True
+            if isinstance(action, argparse._StoreFalseAction):  # --no_x beside --x, which can be false too
+                action.help = argparse.SUPPRESS
+
+
+def check_flags(
+    dataclass_types: tuple[type, ...], argv: list[str] | None = None, description: str | None = None
+) -> tuple:
+    """Instances of dataclasses that need no torch, from a command line with flags of `TrainingArguments` too.
+
+    Answers --help and --help_all. Of the library's flags only the names are checked.
+
+    Args:
+        dataclass_types: one that inherits from several is shown in the help as a group for each of them.
+
+    Raises:
+        InputError: an unknown flag or key in the recipe, or a value of our own flags that is not taken.
+    """
+    groups = [group for item in dataclass_types for group in _dataclass_bases(item) or [item]]
+    parser = FlagParser(tuple(groups), description, epilog=LIBRARY_HELP)
+    add_trust(parser.add_argument_group("Models of others"))
+    parser.add_argument(
+        "--help_all", action=HelpAll, nargs=0, help="show the flags of TrainingArguments too, and exit"
+    )
+    known = {action.dest for action in parser._actions}
+    for name in library_flags():
+        if name not in known:
+            spellings = [f"--{start}{name}" for start in ("", "no_")]
+            spellings += [spelling.replace("_", "-") for spelling in spellings if "_" in spelling]
+            parser.add_argument(*spellings, dest=name, nargs="*", help=argparse.SUPPRESS)
+    return _instances(dataclass_types, _parse(parser, argv))
 
 
 def parse_flags(
@@ -28,25 +77,70 @@ def parse_flags(
     Raises:
         InputError: an unknown flag or key in the recipe, or a value that no flag takes.
     """
-    argv = sys.argv[1:] if argv is None else argv
-    parser = FlagParser(dataclass_types, description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = FlagParser(dataclass_types, description)
     add_trust(parser)
-    for action in parser._actions:
-        if action.dest in ("bf16", "fp16"):  # three values: a bare flag means true, no flag means automatic
-            action.nargs, action.const = "?", True
-    recipe_path = _recipe_path(argv)
-    parser.set_defaults(**read_recipe(recipe_path, parser) if recipe_path else {})
+    values = _parse(parser, argv)
     try:
-        *parsed, granted, unknown = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
+        parsed = _instances(dataclass_types, values)
     except InputError:
         raise
     except ValueError as error:  # TrainingArguments refuses a combination
         raise InputError(one_line(error)) from error
+    loading_policy.grant(**{name: getattr(values, name) for name in TRUST})
+    return parsed
+
+
+def library_flags() -> list[str]:
+    """Names of the flags of transformers' `TrainingArguments`, read off its source: to import it takes seconds."""
+    source = Path(find_spec("transformers.training_args").origin).read_text(encoding="utf-8")
+    classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    declared = [node.target.id for node in classes["TrainingArguments"].body if isinstance(node, ast.AnnAssign)]
+    return [name for name in declared if not name.startswith("_")]
+
+
+class HelpAll(argparse.Action):
+    """Print the help of a parser, then that of the flags of `TrainingArguments` that it does not explain itself."""
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        from transformers import TrainingArguments
+
+        class LibraryFlags(TrainingArguments):
+            _argument_group_name = "TrainingArguments of transformers"
+
+        library = FlagParser((LibraryFlags,), usage=argparse.SUPPRESS, add_help=False)
+        own = {action.dest for action in parser._actions if action.help != argparse.SUPPRESS}
+        for action in library._actions:
+            if action.dest in own:
+                action.help = argparse.SUPPRESS
+        parser.epilog = None
+        sys.stdout.write(f"{parser.format_help()}\n{library.format_help().strip()}\n")
+        parser.exit()
+
+
+def _dataclass_bases(item: type) -> list[type]:
+    return [base for base in item.__bases__ if is_dataclass(base)] if len(item.__bases__) > 1 else []
+
+
+def _instances(dataclass_types: tuple[type, ...], values: argparse.Namespace) -> tuple:
+    return tuple(
+        item(**{field.name: getattr(values, field.name) for field in fields(item) if field.init})
+        for item in dataclass_types
+    )
+
+
+def _parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
+    """
+    Raises:
+        InputError: an unknown flag, a value that its flag does not take, or a wrong recipe.
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    recipe_path = _recipe_path(argv)
+    parser.set_defaults(**read_recipe(recipe_path, parser) if recipe_path else {})
+    values, unknown = parser.parse_known_args(argv)
     if unknown:
-        flags = [option for action in parser._actions for option in action.option_strings]
+        flags = [action.option_strings[0] for action in parser._actions]
         raise InputError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
-    loading_policy.grant(**vars(granted))
-    return tuple(parsed)
+    return values
 
 
 def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:

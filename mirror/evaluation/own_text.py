@@ -147,6 +147,14 @@ def _digest(text: str) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest()
 
 
+def combined_score(ranks: Sequence[np.ndarray]) -> float:
+    """One number to choose a checkpoint by: the geometric mean of the mean reciprocal ranks of all tests.
+
+    It falls where an encoder gains by matching words and loses in meaning.
+    """
+    return float(np.prod([(1 / each).mean() for each in ranks]) ** (1 / len(ranks)))
+
+
 def describe_scores(scores: Sequence[dict]) -> str:
     """`on your text: .412 -> .538 (+.126 ± .021)` for each test, and what to try if it did not become better.
 

@@ -34,6 +34,13 @@ def short_names(models: Sequence[str]) -> list[str]:
     return [name if last.count(name) == 1 else model for name, model in zip(last, models, strict=True)]
 
 
+def result_paths(models: Sequence[str], output_dir: Path) -> list[Path]:
+    """The file results.json of each model: in the output folder, or with several models in a folder for each."""
+    if len(models) == 1:
+        return [output_dir / "results.json"]
+    return [output_dir / file_name(name) / "results.json" for name in short_names(models)]
+
+
 def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tuple[list[str], Table]:
     """Build the comparison table: for each model its scores, the published scores and the difference.
 
@@ -117,12 +124,9 @@ def write_results(records: Sequence[dict], columns: Sequence[str], table: Table,
     `evaluate.save` writes run.json: command, time, commit and interpreter. They are not part of results.json, so two
     runs write the same results.json except for the seconds.
     """
-    names = short_names([record["model_name_or_path"] for record in records])
-    folders = [output_dir] if len(records) == 1 else [output_dir / file_name(name) for name in names]
-    for folder, record in zip(folders, records, strict=True):
-        atomic_write_text(
-            folder / "results.json", json.dumps(record, indent=2, default=to_python_scalar, ensure_ascii=False) + "\n"
-        )
+    paths = result_paths([record["model_name_or_path"] for record in records], output_dir)
+    for path, record in zip(paths, records, strict=True):
+        atomic_write_text(path, json.dumps(record, indent=2, default=to_python_scalar, ensure_ascii=False) + "\n")
     atomic_write_text(output_dir / "results.csv", format_csv(records))
     atomic_write_text(output_dir / "results.md", format_markdown(columns, table, records))
     # `evaluate.save` runs git, which may not be installed, and which complains outside of a repository.

@@ -7,7 +7,6 @@ attention itself is in `mirror.modeling.attention`, the layout of a row in `mirr
 from __future__ import annotations
 
 import logging
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +17,7 @@ from mirror.common.cli import probability
 from mirror.common.errors import InputError, one_line
 from mirror.data.packing import pack
 from mirror.modeling.attention import PackedLayout, use_mirror_attention, uses_attention_interface
+from mirror.modeling.choices import Packing
 from mirror.modeling.dropout import (
     FastDropout,
     PairedDropout,
@@ -31,7 +31,6 @@ from mirror.modeling.pooling import pool
 
 logger = logging.getLogger(__name__)
 
-Packing = Literal["auto", "on", "off"]
 TOLERANCE = 1e-2  # relative difference that rounding stays below, and a wrong result exceeds
 
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import torch
 from torch import Tensor
 from transformers.modeling_outputs import BaseModelOutput
 
-
-Pooling = Literal["cls", "mean", "mean_padded", "first_last_mean", "max", "pooler"]
-POOLING_MODES: tuple[str, ...] = get_args(Pooling)
+from mirror.modeling.choices import POOLING_MODES, Pooling
 
 
 def pool(output: BaseModelOutput, attention_mask: Tensor, mode: Pooling) -> Tensor:

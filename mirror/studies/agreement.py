@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from scipy.stats import spearmanr
 
 from mirror.common.errors import InputError
-from mirror.training.checkpoint_selection import CRITERION
+from mirror.training.choices import ALIGNMENT_UNIFORMITY
 
 
 def agreement(log_history: Sequence[dict], task: str) -> dict:
@@ -26,12 +26,12 @@ def agreement(log_history: Sequence[dict], task: str) -> dict:
     Raises:
         InputError: fewer than three checkpoints were evaluated.
     """
-    points = [row for row in log_history if f"eval_{CRITERION}" in row and f"eval_{task}" in row]
+    points = [row for row in log_history if f"eval_{ALIGNMENT_UNIFORMITY}" in row and f"eval_{task}" in row]
     if len(points) < 3:
         raise InputError(
             f"{len(points)} checkpoints were scored, at least 3 are needed; train longer or lower --eval_steps"
         )
-    criterion, dev = ([row[f"eval_{name}"] for row in points] for name in (CRITERION, task))
+    criterion, dev = ([row[f"eval_{name}"] for row in points] for name in (ALIGNMENT_UNIFORMITY, task))
     chosen = min(range(len(points)), key=criterion.__getitem__)
     return {
         "main_score": float(spearmanr([-value for value in criterion], dev).statistic),

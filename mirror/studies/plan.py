@@ -18,7 +18,8 @@ from mirror.evaluation.catalogue import Options
 from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan
 from mirror.studies.cells import RATE, Cell, Study
-from mirror.training.config import CLS_FAMILIES, LEVELS, MirrorConfig, default_learning_rate, default_pooling
+from mirror.training.config import MirrorConfig
+from mirror.training.levels import CLS_FAMILIES, LEVELS, default_learning_rate, default_pooling
 
 
 Flags = dict[str, list[str]]
@@ -199,7 +200,7 @@ def _missing_corpus(cell: Cell, setup: Setup) -> str:
 def how_to_make(corpus: str) -> str:
     """Return which script creates a missing corpus."""
     script = next((script for part, script in CORPUS_SCRIPTS if part in corpus), "sample_sentences.py")
-    return f"data_scripts/{script} creates it"
+    return f"in a checkout, python data_scripts/{script} creates it"
 
 
 @cache

@@ -11,26 +11,18 @@ from __future__ import annotations
 
 import logging
 import shutil
+from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import torch
-from torch import nn
-
-from mirror.common.config_parser import parse_flags
+from mirror.common.cli import Parser, add_trust, positive
 from mirror.common.errors import InputError, run_main
 from mirror.common.logging import configure_logging
-from mirror.data.corpus import CorpusSource, load_corpus
-from mirror.evaluation.components import fit_components
-from mirror.modeling.checkpoint import verify_encoder
-from mirror.modeling.dense_layers import append_layers, dense
-from mirror.modeling.encoder import Encoder
 
 
 if TYPE_CHECKING:
+    import numpy as np
     from sentence_transformers.models import Dense
 
 logger = logging.getLogger(__name__)
@@ -42,8 +34,13 @@ def removal_layer(components: np.ndarray) -> Dense:
     Args:
         components: C, (n, D), with orthonormal rows.
     """
+    import numpy as np
+    import torch
+
+    from mirror.modeling.dense_layers import dense
+
     projector = components.T.astype(np.float64) @ components.astype(np.float64)  # (D, D)
-    return dense(torch.from_numpy(np.eye(len(projector)) - projector), None, nn.Identity())
+    return dense(torch.from_numpy(np.eye(len(projector)) - projector), None, torch.nn.Identity())
 
 
 def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[str], num_components: int) -> np.ndarray:
@@ -55,10 +52,14 @@ def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[st
     Raises:
         InputError: `source` is not a checkpoint folder, `target` exists, or there are fewer texts than components.
     """
-    if not (Path(source) / "modules.json").exists():
-        raise InputError(f"{source}: no modules.json; give a checkpoint of this project or of sentence-transformers")
-    if Path(target).exists():
-        raise InputError(f"--output_dir {target} exists; give a new folder")
+    check_folders(source, target)
+
+    # Imported late to keep --help and errors in the flags fast.
+    from mirror.evaluation.components import fit_components
+    from mirror.modeling.checkpoint import verify_encoder
+    from mirror.modeling.dense_layers import append_layers
+    from mirror.modeling.encoder import Encoder
+
     encoder = Encoder.from_pretrained(source)
     components = fit_components(encoder.encode(list(texts)), num_components)
     layer = removal_layer(components)
@@ -78,21 +79,26 @@ def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[st
     return components
 
 
-@dataclass
-class RemovalArguments:
-    model_name_or_path: str = field(metadata={"help": "Checkpoint folder to copy; it is not changed."})
-    text_file: list[str] = field(metadata={"help": "Texts to fit the components on; same formats as --train_file."})
-    output_dir: str = field(metadata={"help": "Folder of the new checkpoint; must not exist."})
-    text_column: str | None = field(
-        default=None, metadata={"help": "Column with the text; default: 'text', or the only column."}
-    )
-    num_components: int = field(default=1, metadata={"help": "Number of components to remove."})
-    max_samples: int = field(default=10_000, metadata={"help": "Maximum number of texts to fit the components on."})
+def check_folders(source: str, target: str) -> None:
+    """
+    Raises:
+        InputError: `source` is not a checkpoint folder, or `target` exists.
+    """
+    if not (Path(source) / "modules.json").exists():
+        raise InputError(f"{source}: no modules.json; give a checkpoint of this project or of sentence-transformers")
+    if Path(target).exists():
+        raise InputError(f"--output_dir {target} exists; give a new folder")
 
 
 def main() -> None:
-    (args,) = parse_flags((RemovalArguments,), description=__doc__)
+    args = parse_arguments()
     configure_logging()
+    check_folders(args.model_name_or_path, args.output_dir)  # before the texts are read
+
+    from mirror.common import loading_policy
+    from mirror.data.corpus import CorpusSource, load_corpus
+
+    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
     source = CorpusSource(
         train_file=tuple(args.text_file), text_column=args.text_column, max_train_samples=args.max_samples
     )
@@ -101,6 +107,20 @@ def main() -> None:
     logger.info(
         "removed %s component(s), fitted on %s texts; saved in %s", args.num_components, len(texts), args.output_dir
     )
+
+
+def parse_arguments() -> Namespace:
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--model_name_or_path", metavar="M", required=True, help="checkpoint folder to copy; it is not changed")
+    add("--text_file", nargs="+", metavar="F", required=True,
+        help="texts to fit the components on; same formats as --train_file of run_mirror.py")  # fmt: skip
+    add("--output_dir", metavar="O", required=True, help="folder of the new checkpoint; must not exist")
+    add("--text_column", metavar="T", help="column with the text (default: 'text', or the only column)")
+    add("--num_components", type=positive, default=1, metavar="N", help="number of components to remove")
+    add("--max_samples", type=positive, default=10_000, metavar="N", help="fit them on at most N texts")
+    add_trust(parser)
+    return parser.parse_args()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@
 
 Open the printed address in a browser; Ctrl-C stops the server. It only accepts connections from the same machine;
 docs/demo.md shows an SSH tunnel to a remote one. Texts are read like --train_file of run_mirror.py.
-Needs requirements-demo.txt.
+Needs the extra "demo".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
         from mirror.tools.demo_server import create_app
     except ImportError as error:
-        raise InputError(f"mirror.tools.demo needs {error.name}: pip install -r requirements-demo.txt") from error
+        raise InputError(f'mirror.tools.demo needs {error.name}: pip install "mirror-encoders[demo]"') from error
     from mirror.common import loading_policy
 
     hide_dataset_progress()

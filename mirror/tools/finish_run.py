@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from pathlib import Path
 
 from mirror.common.distributed import shutdown
@@ -11,6 +10,7 @@ from mirror.evaluation.own_text import describe_scores
 from mirror.modeling.checkpoint import verify_encoder
 from mirror.tools.card_scores import scores_of_run, write_scores
 from mirror.tools.model_card import write_card
+from mirror.tools.next_steps import after_training
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.resumable import SAVE_ERRORS, raise_save_error
 from mirror.training.run_record import FILE, RunRecord, run_facts
@@ -64,21 +64,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         )  # fmt: skip
         if own_text:
             logger.info(describe_scores(own_text))
-        logger.info(next_steps(args.output_dir, trainer.base_model))
+        logger.info(after_training(args.output_dir, trainer.base_model))
     if args.push_to_hub:
         trainer.push_to_hub(commit_message=commit_message)
     shutdown(trainer.accelerator)
-
-
-def next_steps(folder: str, base_model: str) -> str:
-    """What to do with the encoder, as commands to copy."""
-    folder, base = shlex.quote(folder), shlex.quote(base_model)
-    return "\n".join(
-        (
-            "next:",
-            f"  python -m mirror.tools.search {folder} my_texts.txt 'a query'   # search your texts",
-            f"  python -m mirror.tools.demo {folder} --before {base}   # before and after, in a browser",
-            f"  python run_eval.py --model_name_or_path {folder} --tasks docs_search --output_dir {folder}-scores   # score it",
-            f"  python -m mirror.tools.push {folder} --hub_model_id your-name/your-encoder   # share it",
-        )
-    )

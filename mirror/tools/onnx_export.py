@@ -7,7 +7,7 @@
 OUT/onnx/model.onnx returns `last_hidden_state`; the caller applies the pooling of 1_Pooling/config.json. --int8 adds
 OUT/onnx/model_quantized.onnx with 8-bit weights. Both are compared with the checkpoint on a sample of texts. The 8-bit
 model and the checkpoint are also scored on --eval_tasks (default: STS-B dev, if its data is available). The results
-are written to OUT/onnx/export.json and to the model card. Needs requirements-onnx.txt.
+are written to OUT/onnx/export.json and to the model card. Needs the extra "onnx".
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def main() -> None:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise InputError(f"--onnx needs {error.name}: pip install -r requirements-onnx.txt") from error
+        raise InputError(f'--onnx needs {error.name}: pip install "mirror-encoders[onnx]"') from error
     folder = Path(args.folder)
     encoder = load_checkpoint(folder)
     tasks = tasks_to_score(args.eval_tasks, args.data_dir) if args.int8 else []

@@ -29,12 +29,13 @@ def main() -> None:
     )
     args = parser.parse_args()
 
-    from mirror.training.hub import PushError, check_repo_id, push_folder  # imported late to keep --help fast
-    from mirror.training.run_record import FILE, RunRecord
-
     folder = Path(args.folder)
     if absent := [name for name in REQUIRED_FILES if not (folder / name).exists()]:
         raise InputError(f"{folder}: no {absent[0]}; give the --output_dir of a finished run")
+
+    from mirror.training.hub import PushError, check_repo_id, push_folder  # imported late to keep --help fast
+    from mirror.training.run_record import FILE, RunRecord
+
     settings = RunRecord.load(folder).settings if (folder / FILE).exists() else {}
     repo_id = args.hub_model_id or settings.get("hub_model_id") or folder.absolute().name
     private = args.hub_private_repo or settings.get("hub_private_repo")

@@ -60,14 +60,16 @@ def main() -> None:
     args = parse_arguments()
     configure_logging(logging.WARNING)
 
-    # Imported late to keep --help and errors in the flags fast.
+    # Imported late to keep --help and errors in the flags fast; torch after the texts are read.
     from mirror.data.corpus import CorpusSource, load_corpus
-    from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
-    from mirror.modeling.encoder import Encoder
 
     hide_dataset_progress()  # only the progress bar of the encoder is shown
     source = CorpusSource(train_file=(args.texts,), text_column=args.text_column)
     texts = list(load_corpus(source).rows["text"])
+
+    from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
+    from mirror.modeling.encoder import Encoder
+
     encoder = Encoder.from_pretrained(args.model, args.pooling)
     encode_texts = partial(encoder.encode, batch_size=args.batch_size)
     if args.cache_dir:

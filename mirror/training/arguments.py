@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.common.config_parser import parse_flags
+from mirror.common.config_parser import check_flags, parse_flags
 from mirror.data.arguments import DataArguments
-from mirror.training.config import MirrorConfig
+from mirror.training.options import MirrorOptions
+
+
+if TYPE_CHECKING:
+    from mirror.training.config import MirrorConfig
 
 
 @dataclass
 class ScriptArguments:
+    """Where a run starts from."""
+
+    _argument_group_name = "Model and recipe"
+
     model_name_or_path: str = field(
         default=str(EMBEDDED_MODEL),
         metadata={
             "help": "Masked LM to start from: a Hub id or a folder. Default: the small model of this repository."
         },
     )
-    config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags; see recipes/."})
+    config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags."})
 
 
 def parse_arguments(
@@ -26,7 +35,14 @@ def parse_arguments(
 ) -> tuple[ScriptArguments, DataArguments, MirrorConfig]:
     """The three groups of flags: the command line beats the recipe, the recipe beats the preset of the level.
 
+    Torch is imported only once the flags are found sound.
+
     Raises:
-        InputError: an unknown flag or key, or a value that no flag takes.
+        InputError: an unknown flag or key, a value that no flag takes, or a file that does not exist.
     """
-    return parse_flags((ScriptArguments, DataArguments, MirrorConfig), argv, description)
+    _, data_args, _ = check_flags((ScriptArguments, DataArguments, MirrorOptions), argv, description)
+    data_args.check_files()
+
+    from mirror.training.config import MirrorConfig
+
+    return parse_flags((ScriptArguments, DataArguments, MirrorConfig), argv)

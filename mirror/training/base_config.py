@@ -3,49 +3,24 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 from accelerate import PartialState
 from transformers import TrainingArguments
 
+from mirror.training.base_options import BaseOptions
+
 
 @dataclass
-class BaseConfig(TrainingArguments):
+class BaseConfig(BaseOptions, TrainingArguments):
     """Defaults that `MirrorConfig` and `CMLMConfig` share.
 
     Differences from `TrainingArguments`: `bf16` or `fp16` wherever the hardware computes fast in it; the last incomplete
     batch is dropped; the collator decides which columns reach the model; a loss that is not finite stops the run; no
     checkpoints on the way.
     """
-
-    weight_decay: float = field(default=0.01, metadata={"help": "Decoupled weight decay."})
-    dataloader_drop_last: bool = field(
-        default=True,
-        metadata={"help": "accelerate would fill an incomplete batch with rows from the start: false negatives."},
-    )
-    remove_unused_columns: bool = field(
-        default=False, metadata={"help": "Leave false: the collator decides what reaches the model."}
-    )
-    logging_steps: float = field(default=10, metadata={"help": "Steps between two lines of the log."})
-    logging_nan_inf_filter: bool = field(
-        default=False, metadata={"help": "Leave false: the first loss that is not finite stops the run."}
-    )
-    save_strategy: str = field(default="no", metadata={"help": "Checkpoints on the way: no, steps or epoch."})
-    bf16: bool | None = field(
-        default=None, metadata={"help": "bfloat16 autocast. Default: where the hardware computes fast in it."}
-    )
-    fp16: bool | None = field(default=None, metadata={"help": "float16 autocast. Default: on GPUs without bfloat16."})
-    force: bool = field(
-        default=False,
-        metadata={
-            "help": "Go on where a check would stop: the output folder holds another run, or the tokenizer does not know the texts."
-        },
-    )
-    preprocessing_num_workers: int | None = field(
-        default=None, metadata={"help": "Processes that tokenize the texts."}
-    )
 
     def __post_init__(self) -> None:
         if not torch.accelerator.is_available():

@@ -1,11 +1,11 @@
-"""Selecting a checkpoint without labels: alignment plus uniformity of held-out texts (Wang & Isola 2020).
+"""Selecting a checkpoint without labels, on held-out texts.
 
-Knows an encoder and rows of two views; knows neither the Trainer nor any task.
+By the tests of `mirror.evaluation.own_text`, or by alignment plus uniformity (Wang & Isola 2020). Does not know the Trainer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,12 +13,13 @@ from torch import Tensor
 from mirror.common.alignment_uniformity import alignment, uniformity
 from mirror.data.collators import both_views
 from mirror.data.two_view_dataset import TwoViewDataset
+from mirror.evaluation.own_text import OwnTextTest, combined_score
 from mirror.modeling.encoder import Encoder
+from mirror.training.choices import ALIGNMENT_UNIFORMITY, OWN_TEXT
 
 
 Scorer = Callable[[Encoder], dict[str, float]]
 
-CRITERION = "alignment_uniformity"  # lower is better
 BATCH_SIZE = 64
 NOISE_SEED = 0
 
@@ -29,9 +30,14 @@ def alignment_uniformity_scorer(dataset: TwoViewDataset) -> Scorer:
     def score(encoder: Encoder) -> dict[str, float]:
         first, second = noisy_views(encoder, dataset)  # (N, D) each
         align, uniform = alignment(first, second).item(), uniformity(first).item()
-        return {"alignment": align, "uniformity": uniform, CRITERION: align + uniform}
+        return {"alignment": align, "uniformity": uniform, ALIGNMENT_UNIFORMITY: align + uniform}
 
     return score
+
+
+def own_text_scorer(tests: Sequence[OwnTextTest]) -> Scorer:
+    """A function that scores an encoder by how well it finds held-out texts: `combined_score`."""
+    return lambda encoder: {OWN_TEXT: combined_score([test.ranks(encoder.encode) for test in tests])}
 
 
 @torch.no_grad()

@@ -5,15 +5,11 @@ All normalize the vectors, compute in float32 whatever the input, and return a s
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-
-InfoNCE = Literal["nt_xent", "decoupled", "one_way"]
-LOSSES: tuple[str, ...] = (*get_args(InfoNCE), "multi_similarity")
+from mirror.training.choices import InfoNCE
 
 
 def info_nce(

@@ -7,14 +7,15 @@ import platform
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
-
-import torch
-from huggingface_hub import ModelCard
-from transformers import TrainingArguments
+from typing import TYPE_CHECKING
 
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
 from mirror.common.loading_policy import model_file
+
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 
 FILE = "train_results.json"
@@ -37,6 +38,8 @@ def versions() -> dict[str, str]:
 
 def hardware() -> str:
     """What this process computes on, in a few words."""
+    import torch  # seconds of imports that the tools that only read a record do not need
+
     if torch.cuda.is_available():
         return f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}"
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
@@ -95,6 +98,8 @@ def collect_settings(args: TrainingArguments, **others) -> dict:
 
     Of transformers' own settings only those that differ from its defaults, and those that always matter.
     """
+    from transformers import TrainingArguments
+
     defaults = {item.name: item.default for item in fields(TrainingArguments)}
     merged = {}
     for key, value in (args.to_dict() | others).items():
@@ -130,6 +135,8 @@ def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, ste
 
 def license_of(base_model: str) -> dict[str, str]:
     """What the card of a base model says about its licence; empty where there is no card, or it cannot be read."""
+    from huggingface_hub import ModelCard
+
     path = model_file(base_model, "README.md")
     if path is None:
         return {}

@@ -38,7 +38,8 @@ from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.encoder import Encoder, checkpoint_settings, choose_prompt
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
-from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers
+from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers, own_text_scorer
+from mirror.training.choices import OWN_TEXT
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.gradient_cache import backward_through_cache
@@ -103,7 +104,7 @@ class MirrorTrainer(EncoderTrainer):
         tokenizer = tokenizer or load_tokenizer(name, model.config)
         check_vocabulary(tokenizer, model.config, name)
         args.resolve_for(name, model.config.model_type, base.get("pooling"))
-        self.head, self.prompts = keep_modules(base, args.pooling, name), base_prompts(base)
+        self.head, self.prompts = keep_modules(base, args.pooling, name), prompts_to_save(base, args)
         self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
         check_length(model, args.max_seq_length)
         if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
@@ -117,7 +118,7 @@ class MirrorTrainer(EncoderTrainer):
             add_lora(model, args.lora_rank)
 
         # ---- Data: texts, views, collator --------------------------------------------------------------------------
-        self.prompt = choose_prompt(name, base, None, None)
+        self.prompt = choose_prompt(name, base, args.prompt, args.prompt_name)
         views = args.view_settings(tokenizer, self.prompt)
         with args.main_process_first(desc="two views of each text"):
             corpus, score_views = as_corpus(train_dataset), None
@@ -138,7 +139,11 @@ class MirrorTrainer(EncoderTrainer):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
 
-        self.score = combine_scorers(score_views, score_tasks, score)
+        self.own_text = make_own_text_tests(held_out)
+        if args.select_by == OWN_TEXT and not self.own_text:
+            raise InputError("--select_by own_text: too few held-out texts; use a higher --validation_samples")
+        score_own_text = own_text_scorer(self.own_text) if self.own_text and score_views else None
+        self.score = combine_scorers(score_views, score_own_text, score_tasks, score)
         super().__init__(
             model=model,
             args=args,
@@ -153,8 +158,9 @@ class MirrorTrainer(EncoderTrainer):
             **kwargs,
         )
         self.corpus = corpus
-        can_encode = not (self.is_fsdp_enabled or self.is_deepspeed_enabled)
-        self.own_text, self.own_text_scores = make_own_text_tests(held_out, can_encode), None
+        self.own_text_scores: list[dict] | None = None
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            self.own_text = []  # the weights are spread over the processes
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         self.learned = self._make_learned_temperature()
         row_length = row_tokens(report, packed, args.max_seq_length)
@@ -337,22 +343,20 @@ def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
     return nn.Sequential(*head).requires_grad_(False).eval()
 
 
-def base_prompts(base: dict) -> dict:
-    """The prompts of the base model as its checkpoint stores them."""
-    return {key: base[key] for key in ("prompts", "default_prompt_name") if base.get(key)}
+def prompts_to_save(base: dict, args: MirrorConfig) -> dict:
+    """The prompts of the base model, and as the default the one that is trained with."""
+    prompts, default = base.get("prompts") or {}, args.prompt_name or base.get("default_prompt_name")
+    if args.prompt is not None:
+        default = "default" if args.prompt else None
+        prompts = prompts | {"default": args.prompt} if args.prompt else prompts
+    return {key: value for key, value in (("prompts", prompts), ("default_prompt_name", default)) if value}
 
 
-def make_own_text_tests(held_out: Dataset | None, can_encode: bool) -> list[OwnTextTest]:
-    """The tests that fit the held-out rows; none, and a line in the log, where there can be none.
-
-    Args:
-        can_encode: whether the weights are all on this process.
-    """
+def make_own_text_tests(held_out: Dataset | None) -> list[OwnTextTest]:
+    """The tests that fit the held-out rows; none, and a line in the log, where there can be none."""
     try:
         if held_out is None:
             raise InputError("no texts are held out to test on (--validation_samples)")
-        if not can_encode:
-            raise InputError("no test with FSDP or DeepSpeed, which spread the weights; use run_eval.py")
         return make_tests(*(held_out[column][:] for column in held_out.column_names))
     except InputError as error:
         logger.info("on your text: %s", error)

@@ -134,9 +134,17 @@ def test_wrong_data_is_refused_before_training(bert_folder, corpus, tmp_path, mo
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipes_parse(recipe):
+def test_recipes_parse(recipe, corpus):
     *_, config = parse_cmlm_arguments(
-        ["--config", str(recipe), "--train_file", "x.txt", "--bitext_file", "x.tsv", "--use_cpu"]
+        [
+            "--config",
+            str(recipe),
+            "--train_file",
+            corpus["documents.txt"],
+            "--bitext_file",
+            corpus["bitext.tsv"],
+            "--use_cpu",
+        ]
     )
     content = yaml.safe_load(recipe.read_text())
     assert config.optimizer == "lamb" and config.learning_rate == pytest.approx(1e-3)

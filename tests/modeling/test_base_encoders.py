@@ -99,6 +99,45 @@ def test_the_prompt_is_before_both_views_and_has_no_noise(bert_folder, sentences
         assert row["first_ids"][1:3] == row["second_ids"][1:3] == [find, the]
 
 
+@pytest.mark.parametrize(
+    ("flags", "words", "default", "stored"),
+    [
+        ({"prompt_name": "passage"}, ["the", "book"], "passage", PROMPTS),
+        ({"prompt": "the small "}, ["the", "small"], "default", PROMPTS | {"default": "the small "}),
+        ({"prompt": ""}, [], None, PROMPTS),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_another_prompt_is_trained_with_and_becomes_the_default(
+    bert_folder, sentences, tmp_path, tokenizer, flags, words, default, stored
+):
+    folder = make_base(tmp_path / "base", bert_folder, "query")
+    common = {"per_device_train_batch_size": 40, "span_mask_min_chars": 5, "disable_tqdm": True}
+    trainer = MirrorTrainer(folder, MirrorConfig(output_dir=str(tmp_path / "out"), **common, **flags), sentences)
+    ids = tokenizer(" ".join(words) + " " + sentences[0], add_special_tokens=False)["input_ids"]
+    row = trainer.train_dataset[trainer.corpus.rows["text"].index(sentences[0])]
+    assert row["first_ids"][1 : len(ids) + 1] == ids
+    trainer.save_model()
+    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+    saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert saved.default_prompt_name == default
+    assert {name: text for name, text in saved.prompts.items() if text} == stored
+
+
+def test_a_base_that_pools_without_its_prompt_is_trained_without_one(bert_folder, sentences, tmp_path):
+    folder = make_base(tmp_path / "base", bert_folder, "query")
+    pooling = tmp_path / "base" / "1_Pooling" / "config.json"
+    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
+    settings = {"output_dir": str(tmp_path / "out"), "per_device_train_batch_size": 40}
+    with pytest.raises(
+        InputError, match="leaves the prompt out of its pooling, which is not supported; use --prompt ''"
+    ):
+        MirrorTrainer(folder, MirrorConfig(**settings), sentences)
+    trainer = MirrorTrainer(folder, MirrorConfig(**settings, prompt=""), sentences)
+    trainer.save_model()
+    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+
+
 def test_another_pooling_leaves_the_modules_out(base, sentences, tmp_path, caplog):
     config = MirrorConfig(output_dir=str(tmp_path / "out"), pooling="cls", per_device_train_batch_size=40)
     trainer = MirrorTrainer(base, config, sentences)

@@ -170,7 +170,7 @@ def test_a_folder_with_another_run_is_refused(bert_folder, fakes, monkeypatch):
         (["--", "stray"], "only flags of run_mirror.py may follow --; 'stray' is not a flag"),
         (
             ["--corpus_dir", "nowhere"],
-            r"no corpus nowhere/texts.txt \(data_scripts/sample_sentences.py creates it\); --skip_missing",
+            r"no corpus nowhere/texts.txt \(in a checkout, python data_scripts/sample_sentences.py creates it\); --skip_missing",
         ),
         (["--language_models", "fra"], "'fra' is not PART=MODEL"),
         (["--data_dir", "nowhere", "--corpus_dir", "elsewhere", "CORPUS"], "--data_dir nowhere: no such folder"),

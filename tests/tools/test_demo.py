@@ -349,6 +349,6 @@ def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch, tmp_path, c
     with pytest.raises(InputError, match="--allow_pickle"):
         call(monkeypatch, *common, "--before", pickled, "--texts", folder / "texts.txt")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(InputError, match="needs uvicorn: pip install -r requirements-demo.txt"):
+    with pytest.raises(InputError, match=r'needs uvicorn: pip install "mirror-encoders\[demo\]"'):
         call(monkeypatch, *common)
     assert capsys.readouterr().out == ""

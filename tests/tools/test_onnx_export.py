@@ -94,7 +94,7 @@ def test_what_cannot_be_exported_is_one_line(needs_onnx, bert_folder, tmp_path, 
 
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(InputError, match=r"--onnx needs .*: pip install -r requirements-onnx.txt"):
+    with pytest.raises(InputError, match=r'--onnx needs .*: pip install "mirror-encoders\[onnx\]"'):
         run(monkeypatch, tmp_path, "--onnx")
 
 

@@ -71,7 +71,7 @@ def test_the_checkpoint_of_the_lowest_sum_is_kept(bert_folder, sentences, tmp_pa
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"select_by": "loss"}, "--select_by 'loss' is unknown; one of alignment_uniformity"),
+        ({"select_by": "loss"}, "--select_by 'loss' is unknown; one of own_text, alignment_uniformity"),
         ({"validation_samples": 1}, "--validation_samples must be 0 or at least 2, got 1"),
         ({"select_by": "alignment_uniformity", "validation_samples": 0}, "needs held-out texts"),
     ],

@@ -6,8 +6,11 @@ import json
 import random
 import sys
 
+import numpy as np
 import pytest
 
+from mirror.common.errors import InputError
+from mirror.evaluation.own_text import combined_score
 from mirror.training.run_record import RunRecord
 from run_mirror import main
 from tests.tiny_trainer import make_trainer
@@ -66,3 +69,24 @@ def test_without_a_test_the_run_goes_on_and_says_why(bert_folder, many_sentences
         trainer = make_trainer(bert_folder, many_sentences, tmp_path, max_steps=1, validation_samples=count)
     trainer.train()
     assert f"on your text: {reason}" in caplog.text and trainer.own_text_scores is None
+
+
+def test_the_combined_score_falls_where_meaning_is_lost():
+    words, halves = np.array([1, 2]), np.array([4, 4])
+    assert combined_score([words, halves]) == pytest.approx((0.75 * 0.25) ** 0.5)
+    assert combined_score([np.array([1, 1]), np.array([9, 9])]) < combined_score([words, halves])
+
+
+def test_it_chooses_the_checkpoint(bert_folder, many_sentences, tmp_path):
+    flags = {"select_by": "own_text", "eval_steps": 2, "save_steps": 2, "learning_rate": 3e-2, "max_steps": 8}
+    trainer = make_trainer(bert_folder, many_sentences, tmp_path, **flags)
+    trainer.train()
+    curve = {row["step"]: row["eval_own_text"] for row in trainer.state.log_history if "eval_own_text" in row}
+    assert list(curve) == [2, 4, 6, 8]
+    assert trainer.state.best_global_step == max(curve, key=curve.get)
+    assert combined_score(trainer._own_text_ranks()) == pytest.approx(max(curve.values()))
+
+
+def test_a_corpus_too_small_to_choose_on_is_refused(bert_folder, sentences, tmp_path):
+    with pytest.raises(InputError, match="--select_by own_text: .* name a number of --validation_samples"):
+        make_trainer(bert_folder, sentences, tmp_path, select_by="own_text")

@@ -1,0 +1,11 @@
+"""Names that a user can choose for a training. Imports no torch, so that command lines can check them at once."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+
+InfoNCE = Literal["nt_xent", "decoupled", "one_way"]
+LOSSES: tuple[str, ...] = (*get_args(InfoNCE), "multi_similarity")
+OWN_TEXT, ALIGNMENT_UNIFORMITY = "own_text", "alignment_uniformity"
+CRITERIA = {OWN_TEXT: "higher", ALIGNMENT_UNIFORMITY: "lower"}  # of `--select_by`, and what is better

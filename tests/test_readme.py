@@ -1,0 +1,91 @@
+"""The README followed literally: its commands in order, from a clean shell in a fresh checkout."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import venv
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from accelerate.commands import launch
+
+from tests.documents import ROOT, blocks, text_of
+
+
+BLOCKS = [block for block in blocks("README.md") if block.language in ("bash", "python")]
+LAUNCHER = re.search(r"accelerate launch ([^`]+)", text_of("README.md"))[1].split()
+NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", "out", "data", "build", "*.egg-info", "__pycache__", "*_cache")
+# What makes the commands quick and keeps them on this machine; everything else is as it is printed.
+SMALLER = {
+    "--max_train_samples 12000": "--max_train_samples 600",
+    "--max_train_samples 10000": "--max_train_samples 600",
+}
+
+
+def test_the_readme_is_short():
+    assert len(text_of("README.md").splitlines()) <= 120
+
+
+def test_the_environment_is_activated_before_it_is_used():
+    lines = [
+        line.split("#")[0].strip() for block in BLOCKS for line in block.text.splitlines() if block.language == "bash"
+    ]
+    assert lines[:2] == ["make demo", "source .venv/bin/activate"]
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "bash"], ids=str)
+def test_a_shell_accepts_the_block(block):
+    done = subprocess.run(["bash", "-n"], input=block.text, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_launcher_has_nothing_to_warn_of(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    args = launch.launch_command_parser().parse_args([*LAUNCHER, "run_mirror.py"])
+    with mock.patch.object(launch, "logger") as logger, mock.patch.dict(os.environ):
+        launch._validate_launch_command(args)
+    assert logger.warning.call_args_list == [] and args.num_processes == 4
+
+
+@pytest.mark.slow
+def test_every_command_runs_in_its_order(tmp_path, bert_folder):
+    checkout = Path(shutil.copytree(ROOT, tmp_path / "checkout", ignore=NOT_COPIED))
+    make_environment(checkout)
+    makefile = checkout / "Makefile"
+    makefile.write_text(smaller(makefile.read_text()))
+    script = "\n".join(typed(block.text, block.language) for block in BLOCKS).replace("bert-base-uncased", bert_folder)
+    # pip would need an index; `make_environment` has installed what it would.
+    done = subprocess.run(
+        ["bash", "-euxo", "pipefail", "-c", "pip() { :; }\n" + smaller(script)], cwd=checkout, capture_output=True, text=True,
+        env={"PATH": os.defpath, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    assert "mini-mlm" in done.stdout and "demo" in done.stdout  # the table of make demo
+    assert (checkout / "out/scores/results.md").is_file() and (checkout / "out/mirror/README.md").is_file()
+    found = [line for line in done.stdout.splitlines() if "\thow to read a table from a file\t" in line]
+    assert len(found) == 10
+
+
+def make_environment(checkout: Path) -> None:
+    """What `make install` leaves behind: .venv with the packages of this interpreter, and this checkout before them."""
+    venv.EnvBuilder(symlinks=True).create(checkout / ".venv")
+    (packages,) = (checkout / ".venv").glob("lib/python*/site-packages")
+    folders = [str(checkout), *dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))]
+    (packages / "checkout.pth").write_text("\n".join(folders))
+    for stamp in (".installed", ".editable"):
+        (checkout / ".venv" / stamp).touch()
+
+
+def smaller(text: str) -> str:
+    for printed, quick in SMALLER.items():
+        text = text.replace(printed, quick)
+    return text
+
+
+def typed(text: str, language: str) -> str:
+    return f"python - <<'END'\n{text}\nEND" if language == "python" else text
