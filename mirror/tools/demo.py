@@ -26,6 +26,9 @@ from mirror.common.logging import configure_logging, hide_dataset_progress
 
 
 if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
+
     from mirror.tools.demo_models import ComparedModel
 
 LOOPBACK = "127.0.0.1"
@@ -49,11 +52,20 @@ def main() -> None:
     loading_policy.grant(args.allow_pickle, args.trust_remote_code)
     with open_socket(args.port) as listening:  # bind the port before minutes of encoding
         app = create_app(*load_models(args), args.top_k)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, ws="none")
         sys.stdout.write(f"http://{LOOPBACK}:{args.port}\n")
         sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listening])
+            uvicorn.Server(server_config(app)).run(sockets=[listening])
+
+
+def server_config(app: FastAPI) -> uvicorn.Config:
+    """Settings of the server: quiet, without websockets, and without patience for requests that do not arrive."""
+    import uvicorn
+
+    from mirror.tools.demo_server import PatientProtocol
+
+    quiet = {"log_level": "warning", "access_log": False, "server_header": False}
+    return uvicorn.Config(app, http=PatientProtocol, ws="none", **quiet)
 
 
 def open_socket(port: int) -> socket.socket:

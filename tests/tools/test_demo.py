@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import shutil
 import socket
 import sys
+import threading
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -27,6 +31,7 @@ from mirror.training.run_record import RunRecord
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
+import uvicorn
 from fastapi.testclient import TestClient
 
 from mirror.tools import demo_models, demo_server
@@ -219,7 +224,7 @@ def test_what_another_site_may_post_unasked_is_refused(client, kind):
     """Browsers let any page post these types to any address; JSON needs the server's consent, which it never gives."""
     question = json.dumps({"query": "the cat"}).encode()
     refused = client.post("/api/search", content=question, headers={"Content-Type": kind} if kind else {})
-    assert refused.status_code == 422 and "matches" not in refused.text
+    assert refused.status_code == 415 and "matches" not in refused.text
     asked = client.options(
         "/api/search", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
     )
@@ -242,6 +247,75 @@ def test_questions_in_a_flood_are_put_off(models, monkeypatch):
     assert answers[-1].json()["error"].startswith("too many requests")
     assert 80 < int(answers[-1].headers["Retry-After"]) <= 100
     assert client.get("/").status_code == 200
+
+
+def test_requests_of_other_pages_are_refused_and_do_not_count(models, monkeypatch):
+    monkeypatch.setattr(demo_server, "REQUESTS_PER_SECOND", 0.01)
+    monkeypatch.setattr(demo_server, "MAX_BURST", 1)
+    client = TestClient(demo_server.create_app(*models, 4), base_url=ADDRESS)
+    json_type = {"Content-Type": "application/json"}
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://127.0.0.1:3000"},  # another port of this machine
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ):
+        refused = client.post("/api/search", content=b'{"query": "a"}', headers=json_type | headers)
+        assert refused.status_code == 403 and refused.json() == {"error": "requests of other pages are refused"}
+        assert client.get("/api/corpus", headers=headers).status_code == 403
+        assert client.get("/", headers=headers).status_code == 200  # a link to the page
+    for _ in range(3):
+        assert client.post("/api/search", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
+    own = {"Sec-Fetch-Site": "same-origin", "Origin": ADDRESS}
+    statuses = [client.post("/api/search", json={"query": "a"}, headers=own).status_code for _ in range(2)]
+    assert statuses == [200, 429]
+
+
+@pytest.fixture
+def port(models, monkeypatch):
+    """The port of a server that waits 0.3 s for a request."""
+    monkeypatch.setattr(demo_server, "REQUEST_SECONDS", 0.3)
+    with demo.open_socket(0) as listening:
+        server = uvicorn.Server(demo.server_config(demo_server.create_app(*models, 4)))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: local",
+        b"POST /api/cosine HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+        b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\nGET /icon",
+    ],
+    ids=["nothing", "half of the headers", "half of the body", "half of a second request"],
+)
+def test_a_request_that_does_not_arrive_is_hung_up_on(port, start):
+    """Otherwise such connections use up the descriptors of the server, and nobody else is answered."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(start)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(4096):
+                pass
+        assert time.monotonic() - began < 5
+
+
+def test_a_slow_answer_is_not_hung_up_on(port, models, monkeypatch):
+    def slowly(texts, encode=models[1].encoder.encode):
+        time.sleep(1)
+        return encode(texts)
+
+    monkeypatch.setattr(models[1].encoder, "encode", slowly)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    body = json.dumps({"first": "a cat", "second": "a dog"})
+    connection.request("POST", "/api/cosine", body, {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def test_the_token_bucket_refills():
