@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import FastAPI, Request
@@ -26,14 +24,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from mirror.common.errors import InputError
 from mirror.tools.demo_models import ComparedModel
+from mirror.tools.demo_page import PAGE, corpus_map, shorten
 
 
-PAGE = Path(__file__).resolve().parent / "page"
 HOSTS = ["127.0.0.1", "localhost"]  # host names in requests from this machine or through a tunnel
 MAX_BODY_BYTES = 64 << 10
 MAX_CHARACTERS = 2000  # of an input text; same as maxlength in index.html
-SHOWN_CHARACTERS = 300  # of a text of the corpus on the page
-MAP_TEXTS = 2000
 REQUESTS_PER_SECOND, MAX_BURST = 5, 20
 REQUEST_SECONDS = 10  # for a request to arrive completely
 HEADERS = {
@@ -125,20 +121,6 @@ def create_app(before: ComparedModel, after: ComparedModel, k: int) -> FastAPI:
     app.mount("/", StaticFiles(directory=PAGE, html=True))
     protect(app)
     return app
-
-
-def corpus_map(models: dict[str, ComparedModel]) -> dict:
-    """A fixed random sample of at most `MAP_TEXTS` texts, and the description of each model on them."""
-    texts = models["after"].texts
-    rows = sorted(random.Random(0).sample(range(len(texts)), min(MAP_TEXTS, len(texts))))
-    described = {name: model.describe(rows) for name, model in models.items()}
-    pooling = models["after"].encoder.pooling
-    return {"num_texts": len(texts), "pooling": pooling, "texts": [shorten(texts[row]) for row in rows], **described}
-
-
-def shorten(text: str) -> str:
-    """The text, cut to `SHOWN_CHARACTERS` characters."""
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
 
 
 def protect(app: FastAPI) -> None:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import http.client
 import json
+import re
 import shutil
 import socket
 import sys
 import threading
 import time
+from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy.spatial.distance import pdist
 from sklearn.decomposition import PCA
+from sklearn.metrics.pairwise import cosine_similarity
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.errors import InputError
@@ -25,7 +31,8 @@ from mirror.modeling.backbone import load_backbone
 from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.encoder import Encoder
 from mirror.tools import demo
-from mirror.training.run_record import RunRecord
+from mirror.training.hub import NOT_PUSHED
+from mirror.training.run_record import RunRecord, note_local_base
 
 
 pytest.importorskip("fastapi")
@@ -34,7 +41,7 @@ pytest.importorskip("uvicorn")
 import uvicorn
 from fastapi.testclient import TestClient
 
-from mirror.tools import demo_models, demo_server
+from mirror.tools import demo_export, demo_models, demo_page, demo_server
 
 
 ADDRESS = "http://127.0.0.1:7860"
@@ -118,6 +125,8 @@ def test_matches_are_the_nearest_texts_of_each_model(client, sentences, vectors)
         assert [match["cosine"] for match in answer[side]["matches"]] == pytest.approx(expected[best], abs=1e-5)
     found = [[match["text"] for match in answer[side]["matches"]] for side in answer]
     assert found[0] != found[1]
+    own = client.post("/api/search", json={"query": found[1][0]}).json()["after"]["matches"]
+    assert len(own) == 4 and found[1][0] not in [match["text"] for match in own]  # the query itself tells nothing
 
 
 def test_the_map_shows_two_principal_components(client, sentences, vectors):
@@ -129,16 +138,41 @@ def test_the_map_shows_two_principal_components(client, sentences, vectors):
         unit /= np.linalg.norm(unit, axis=1)[:, None]
         plane = PCA(2).fit(unit)
         points = np.array(corpus[side]["points"])
-        np.testing.assert_allclose(np.abs(points), np.abs(plane.transform(unit)), atol=1e-3)  # a sign is arbitrary
+        np.testing.assert_allclose(pdist(points), pdist(plane.transform(unit)), atol=1e-3)  # turned, not deformed
         assert corpus[side]["variance"] == pytest.approx(plane.explained_variance_ratio_.sum(), abs=1e-4)
         assert answer[side]["point"] == pytest.approx(
             points[7], abs=1e-3
         )  # the query is equal to text 7, so it has the same position
-        assert answer[side]["matches"][0] == {
-            "cosine": pytest.approx(1),
-            "text": sentences[7],
-            "point": list(points[7]),
-        }
+        match = answer[side]["matches"][0]
+        assert match["point"] == list(points[sentences.index(match["text"])])
+
+
+def test_the_map_before_training_lies_as_closely_as_a_turn_allows_on_the_one_after(models):
+    before, after = models
+    apart = np.linalg.norm(before.points - after.points)
+    untouched = before.pca.transform(before.vectors)
+    for degrees in range(0, 360, 5):
+        turn = np.array([[np.cos(np.radians(degrees)), np.sin(np.radians(degrees))],
+                         [-np.sin(np.radians(degrees)), np.cos(np.radians(degrees))]])  # fmt: skip
+        for mirror in ([1, 1], [1, -1]):
+            assert np.linalg.norm(untouched @ turn * mirror - after.points) >= apart - 1e-6
+
+
+def test_the_page_opens_on_texts_of_the_corpus(client, models):
+    corpus = client.get("/api/corpus").json()
+    lengths = sorted(map(len, corpus["texts"]))
+    assert len(set(corpus["examples"])) == 5 and set(corpus["examples"]) <= set(corpus["texts"])
+    assert all(lengths[len(lengths) // 4] <= len(text) <= lengths[-len(lengths) // 4] for text in corpus["examples"])
+    first, second = corpus["pair"]
+    assert first == corpus["examples"][0] != second
+    assert corpus == client.get("/api/corpus").json()
+    found = [match["text"] for match in models[1].search(first, 50)["matches"]]
+    texts = models[1].texts
+    suited = [texts[row] for row in demo_page.rows_for_examples(texts, demo_page.map_rows(texts))]
+    assert second == next(text for text in found if text in suited)
+    few = demo_models.ComparedModel("compass", Compass(), ["0" * 200, "90" + "0" * 200 + "e-200"])
+    shown = demo_page.corpus_map({"before": few, "after": few})
+    assert shown["examples"] == shown["pair"] == []
 
 
 class Compass:
@@ -166,16 +200,16 @@ def test_equal_vectors_and_long_texts(monkeypatch):
     texts = ["7", "7.0", "07" + "0" * 400 + "e-400"]
     model = demo_models.ComparedModel("compass", Compass(), texts)
     assert 0 <= model.describe([0])["variance"] < 1.01  # only rounding errors
-    monkeypatch.setattr(demo_server, "MAP_TEXTS", 2)
-    shown = demo_server.corpus_map({"before": model, "after": model})
-    assert shown == demo_server.corpus_map({"before": model, "after": model}) and shown["num_texts"] == 3
+    monkeypatch.setattr(demo_page, "MAP_TEXTS", 2)
+    shown = demo_page.corpus_map({"before": model, "after": model})
+    assert shown == demo_page.corpus_map({"before": model, "after": model}) and shown["num_texts"] == 3
     assert len(shown["texts"]) == len(shown["before"]["points"]) == 2
     client = TestClient(demo_server.create_app(model, model, 3), base_url=ADDRESS)
     assert client.get("/api/corpus").status_code == 200
     found = client.post("/api/search", json={"query": "7"}).json()["after"]["matches"]
-    assert [len(match["text"]) for match in found] == [1, 3, demo_server.SHOWN_CHARACTERS] and found[2][
-        "text"
-    ].endswith("…")
+    assert [len(match["text"]) for match in found] == [3, demo_page.SHOWN_CHARACTERS] and found[1]["text"].endswith(
+        "…"
+    )
     with pytest.raises(InputError, match="the map needs at least two texts"):
         demo_models.ComparedModel("compass", Compass(), ["1"])
 
@@ -372,6 +406,44 @@ def test_the_page_is_of_local_files_under_a_strict_policy(client):
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
 
 
+# ---- The exported page ----
+
+
+def test_the_exported_page_is_one_file_under_a_strict_policy(models):
+    text = demo_export.export_page(*models, 4)
+    page = Page()
+    page.feed(text)
+    assert [link for link in page.links if not link.startswith("data:")] == []
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    blocks = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", text, re.DOTALL)
+    assert len(blocks) == 3 and all(demo_export.source(block) in policy for block in blocks)
+    assert "unsafe" not in policy and "default-src 'none'" in policy and "http" not in policy.replace("http-equiv", "")
+
+
+def test_quantised_vectors_have_nearly_the_same_cosines():
+    vectors = np.random.default_rng(0).standard_normal((50, 384)).astype(np.float32)
+    vectors[0] = 0
+    model = SimpleNamespace(vectors=vectors, random_cosines=np.linspace(-1, 1, 99))
+    packed = demo_export.packed(model, range(50))
+    bytes_ = np.frombuffer(base64.b64decode(packed["vectors"]), np.int8).reshape(50, packed["dimensions"])
+    expected, found = (cosine_similarity(values.astype(float)) for values in (vectors, bytes_))
+    assert np.abs(expected - found).max() < 0.01
+    assert len(packed["random_cosines"]) == 1001 and packed["random_cosines"][500] == 0
+
+
+def test_no_text_can_end_the_data_of_the_exported_page():
+    attack = "</script><script>alert(1)</script>"
+
+    class Lengths(Compass):
+        def encode(self, texts):
+            return super().encode([str(len(text)) for text in texts])
+
+    model = demo_models.ComparedModel(attack, Lengths(), [attack, "a", "bb"])
+    text = demo_export.export_page(model, model, 1)
+    data = text[text.index('id="snapshot">') :].removeprefix('id="snapshot">').split("</script>")[0]
+    assert json.loads(data)["corpus"]["before"]["name"] == attack and "<" not in data
+
+
 # ---- The command ----
 
 
@@ -397,6 +469,15 @@ def test_the_base_model_is_read_from_the_record(folder, tmp_path):
     assert recorded("mini-mlm", None) == str(EMBEDDED_MODEL)
     with pytest.raises(InputError, match="trained from a local folder 'my-bert'; give its path with --before"):
         recorded("my-bert", None)
+    (tmp_path / "my-bert").mkdir()
+    note_local_base(tmp_path, str(tmp_path / "my-bert"))
+    assert recorded("my-bert", None) == str(tmp_path / "my-bert")
+    assert fnmatch("_base_model.txt", NOT_PUSHED[0]) and (tmp_path / "_base_model.txt").exists()
+    (tmp_path / "my-bert").rmdir()  # moved since
+    with pytest.raises(InputError, match="give its path with --before"):
+        recorded("my-bert", None)
+    note_local_base(tmp_path / "other", "bert-base-uncased")  # not a folder: nothing to note
+    assert not (tmp_path / "other").exists()
     for damaged in ("{", "{}"):
         (tmp_path / "train_results.json").write_text(damaged)
         with pytest.raises(InputError, match="no train_results.json that names the base model; give .* with --before"):
@@ -422,6 +503,9 @@ def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch, tmp_path, c
     (pickled / "model.safetensors").unlink()
     with pytest.raises(InputError, match="--allow_pickle"):
         call(monkeypatch, *common, "--before", pickled, "--texts", folder / "texts.txt")
+    for path in (tmp_path / "absent" / "page.html", tmp_path):
+        with pytest.raises(InputError, match="--export .*: give the name of a file in an existing folder"):
+            call(monkeypatch, *common, "--export", path)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(InputError, match="needs uvicorn: pip install -r requirements-demo.txt"):
         call(monkeypatch, *common)
