@@ -23,7 +23,7 @@ from data_scripts.eval_data_hub import ARCHIVES, HUB, hub_source
 from mirror.common.errors import InputError
 from mirror.evaluation.language_bias import LANGUAGES
 from mirror.evaluation.run import make_plan
-from tests.dataset_hub import DatasetHub
+from tests.readable_hub import ReadableHub
 
 
 ENTAILMENT, DUPLICATE = ["entailment", "not_entailment"], ["not_duplicate", "duplicate"]
@@ -145,13 +145,13 @@ def shapes() -> dict[tuple[str, str], dict[str, bytes]]:
     }  # fmt: skip
     named = ("tatoeba/jav-eng.tsv", "pawsx/test_de.tsv")
     pinned = [*HUB.values(), *ARCHIVES.values(), *(hub_source(path) for path in named)]
-    return {(source.dataset, source.revision): files[source.dataset] for source in pinned}
+    return {(f"datasets/{source.dataset}", source.revision): files[source.dataset] for source in pinned}
 
 
 @pytest.fixture
 def hub(shapes, monkeypatch, tmp_path):
     """The Hub of this process, with empty caches."""
-    with DatasetHub(shapes) as running:
+    with ReadableHub(shapes) as running:
         for module, name in ((constants, "ENDPOINT"), (datasets.config, "HF_ENDPOINT")):
             monkeypatch.setattr(module, name, running.url)
         template = running.url + "/{repo_id}/resolve/{revision}/{filename}"

@@ -1,4 +1,4 @@
-"""Datasets of a Hub on the loopback interface: the requests with which `datasets` and `huggingface_hub` read one."""
+"""Repositories of a Hub on the loopback interface: the requests with which `datasets` and `huggingface_hub` read them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
-class DatasetHub:
+REPOSITORY = r"/(?:api/)?(?:models/)?((?:datasets/)?[^/]+/[^/]+)"
+COMMIT_OF_MAIN = "0123456789" * 4
+
+
+def commit_of(revision: str) -> str:
+    return COMMIT_OF_MAIN if revision == "main" else revision
+
+
+class ReadableHub:
     """Serves files by repository and revision; anything else is not found, with the answers of the real Hub.
 
     Args:
-        files: (repository, revision) to {path: content}.
+        files: (repository, revision) to {path: content}; the repositories of datasets begin with "datasets/".
 
     Attributes:
         not_found: paths of the requests that had no answer.
@@ -23,11 +31,11 @@ class DatasetHub:
         self.files = files
         self.not_found: list[str] = []
 
-    def __enter__(self) -> DatasetHub:
+    def __enter__(self) -> ReadableHub:
         hub = self
 
         class Handler(_Handler):
-            dataset_hub = hub
+            readable_hub = hub
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -66,38 +74,40 @@ class DatasetHub:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    dataset_hub: DatasetHub
+    readable_hub: ReadableHub
 
     def do_GET(self) -> None:
-        hub = self.dataset_hub
+        hub = self.readable_hub
         path, _, query = self.path.partition("?")
         path = path.replace("%2F", "/")
-        match = re.fullmatch(r"/(api/)?datasets/([^/]+/[^/]+)/(resolve|tree|revision)/([^/]+)/?(.*)", path)
-        if not match or (match[2], match[4]) not in hub.files:
+        match = re.fullmatch(rf"{REPOSITORY}(?:/(resolve|tree|revision)/([^/]+)/?(.*))?", path)
+        repo, kind, revision, rest = match.groups() if match else (None,) * 4
+        revision = "main" if revision in (None, COMMIT_OF_MAIN) else revision
+        if (repo, revision) not in hub.files:
             return self._refuse("RepoNotFound")
-        _, repo, kind, revision, rest = match.groups()
         if kind == "resolve":
             content = hub.files[repo, revision].get(rest)
-            return self._refuse("EntryNotFound") if content is None else self._answer(content, revision)
+            return self._refuse("EntryNotFound") if content is None else self._answer(content, commit_of(revision))
         if kind == "tree":
             return self._json(hub.tree(repo, revision, rest, "recursive=true" in query.lower()))
-        return self._json({"id": repo, "sha": revision, "private": False, "tags": [], "siblings": []})
+        siblings = [{"rfilename": name} for name in hub.files[repo, revision]]
+        return self._json({"id": repo, "sha": commit_of(revision), "private": False, "tags": [], "siblings": siblings})
 
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        match = re.fullmatch(r"/api/datasets/([^/]+/[^/]+)/paths-info/([^/]+)", self.path.replace("%2F", "/"))
-        if not match or match.groups() not in self.dataset_hub.files:
+        match = re.fullmatch(rf"{REPOSITORY}/paths-info/([^/]+)", self.path.replace("%2F", "/"))
+        if not match or match.groups() not in self.readable_hub.files:
             return self._refuse("RepoNotFound")
-        entries = (self.dataset_hub.entry(*match.groups(), path) for path in body["paths"])
+        entries = (self.readable_hub.entry(*match.groups(), path) for path in body["paths"])
         return self._json([entry for entry in entries if entry])
 
     def log_message(self, *_) -> None:
         """Nothing on stderr."""
 
     def _refuse(self, code: str) -> None:
-        self.dataset_hub.not_found.append(self.path)
+        self.readable_hub.not_found.append(self.path)
         self._answer(b"", "", 404, {"X-Error-Code": code})
 
     def _json(self, content: object) -> None:
