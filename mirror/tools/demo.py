@@ -94,7 +94,8 @@ def server_config(app: FastAPI) -> uvicorn.Config:
     from mirror.tools.demo_server import PatientProtocol
 
     quiet = {"log_level": "warning", "access_log": False, "server_header": False}
-    return uvicorn.Config(app, http=PatientProtocol, ws="none", **quiet)
+    # With no descriptors left, asyncio logs an error for each place in the queue.
+    return uvicorn.Config(app, http=PatientProtocol, ws="none", backlog=16, **quiet)
 
 
 def open_socket(port: int) -> socket.socket:

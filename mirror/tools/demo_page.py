@@ -29,12 +29,13 @@ def corpus_map(models: dict[str, ComparedModel]) -> dict:
     rows = map_rows(texts)
     suited = rows_for_examples(texts, rows)
     examples = random.Random(0).sample(suited, min(EXAMPLES, len(suited)))
+    uncut = [row for row in rows if len(texts[row]) <= SHOWN_CHARACTERS]
     return {
         "num_texts": len(texts),
         "pooling": models["after"].encoder.pooling,
         "texts": [shorten(texts[row]) for row in rows],
         "examples": [texts[row] for row in examples],
-        "pair": [texts[row] for row in first_and_nearest(models["after"], examples, suited)],
+        "pair": [texts[row] for row in first_and_nearest(models["after"], examples, uncut)],
         **{name: model.describe(rows) for name, model in models.items()},
     }
 
@@ -47,10 +48,10 @@ def rows_for_examples(texts: Sequence[str], rows: Sequence[int]) -> list[int]:
 
 
 def first_and_nearest(model: ComparedModel, examples: Sequence[int], rows: Sequence[int]) -> list[int]:
-    """The first of `examples` and the row of `rows` that is nearest to it; empty if there is no other row."""
-    if len(rows) < 2:
+    """The first of `examples` and the row of `rows` that is nearest to it; empty if there is none of either."""
+    others = [row for row in rows if row not in examples[:1]]
+    if not examples or not others:
         return []
-    others = [row for row in rows if row != examples[0]]
     return [examples[0], others[int(np.argmax(model.vectors[others] @ model.vectors[examples[0]]))]]
 
 

@@ -72,5 +72,5 @@ for (const input of document.querySelectorAll("input")) {
   input.placeholder = `${input.placeholder}: one of the texts of this page`;
 }
 document.getElementById("limits").textContent =
-  `An exported page: it has ${snapshot.corpus.texts.length.toLocaleString("en")} texts with their vectors, but not the ` +
-  "models. It compares and searches these texts; it cannot encode new ones.";
+  `An exported page: it contains ${snapshot.corpus.texts.length.toLocaleString("en")} of these texts and their vectors, but ` +
+  "not the models. It compares and searches these texts; it cannot encode new ones.";
