@@ -1,8 +1,6 @@
-"""Sources of the files in the evaluation folder, and their readers.
+"""The authors' original files of the evaluation data, in the folder of a checkout or download, and their readers.
 
-A reader returns a header and rows of strings. It writes nothing, and only checks that its own files exist. Hub
-datasets are pinned to a revision; for the authors' original files, the user gives the folder of a checkout or
-download.
+A reader returns a header and rows of strings. It writes nothing, and only checks that its own files exist.
 """
 
 from __future__ import annotations
@@ -10,22 +8,19 @@ from __future__ import annotations
 import csv
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from datasets import ClassLabel, load_dataset
-
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mirror.common.errors import InputError, one_line
+from data_scripts.eval_data_hub import SENTENCES, Table, as_field
+from mirror.common.errors import InputError
 
 
-Table = tuple[tuple[str, ...], list[tuple[str, ...]]]  # header and rows
-SENTENCES, WORDS = ("sentence1", "sentence2", "score"), ("word1", "word2", "score")
+WORDS = ("word1", "word2", "score")
 
 # Folders with the authors' files: flags of prepare_eval_data.py and their help texts.
 FOLDERS = {
@@ -42,45 +37,6 @@ FOLDERS = {
 
 
 @dataclass(frozen=True)
-class HubFile:
-    """A split of a Hub dataset, with a mapping to the columns of the evaluation folder."""
-
-    dataset: str
-    revision: str
-    columns: dict[str, str]  # column in the evaluation folder -> column of the dataset
-    config: str | None = None
-    split: str = "test"
-
-    def read(self, mirror: Path | None = None) -> Table:
-        """Header and rows; class labels are replaced by their names.
-
-        Args:
-            mirror: a folder with copies of Hub datasets as `mirror/owner/name`, for machines without network access.
-
-        Raises:
-            InputError: the dataset cannot be loaded, or a column is missing.
-        """
-        if mirror is None:
-            return self._load_columns(self.dataset, load_kwargs={"revision": self.revision})
-        with tempfile.TemporaryDirectory() as fresh:  # the default cache confuses two folders of the same name
-            return self._load_columns(str(mirror / self.dataset), load_kwargs={"cache_dir": fresh})
-
-    def _load_columns(self, name_or_path: str, load_kwargs: dict) -> Table:
-        try:
-            data = load_dataset(name_or_path, self.config, split=self.split, **load_kwargs)
-        except (OSError, ValueError) as error:  # includes the errors of datasets and of the network
-            raise InputError(f"cannot load {name_or_path} ({one_line(error, 200)})") from error
-        if missing := set(self.columns.values()) - set(data.column_names):
-            raise InputError(f"{name_or_path} has no column {missing.pop()!r}; it has {data.column_names}")
-        to_text = {
-            column: data.features[column].int2str if isinstance(data.features[column], ClassLabel) else _text
-            for column in self.columns.values()
-        }
-        read = [[to_text[column](value) for value in data[column]] for column in self.columns.values()]
-        return tuple(self.columns), list(zip(*read, strict=True))
-
-
-@dataclass(frozen=True)
 class LocalFile:
     """A file of the authors' original distribution."""
 
@@ -92,62 +48,12 @@ class LocalFile:
         return self.reader(root, *self.parts)
 
 
-def hub_source(path: str) -> HubFile | None:
-    """The Hub dataset for the file `path` of the evaluation folder, if there is one."""
-    if path in HUB:
-        return HUB[path]
-    if match := re.fullmatch(r"tatoeba/([a-z]{3})-eng\.tsv", path):
-        return HubFile(
-            *("mteb/tatoeba-bitext-mining", "69e8f12da6e31d59addadda9a9c8a2e601a0e282"),
-            {"source": "sentence1", "english": "sentence2"},
-            f"{match[1]}-eng",
-        )
-    if match := re.fullmatch(r"pawsx/(dev|test)_([a-z]{2})\.tsv", path):
-        split = {"dev": "validation", "test": "test"}[match[1]]
-        columns = {name: name for name in ("sentence1", "sentence2", "label")}
-        return HubFile(
-            "google-research-datasets/paws-x", "8a04d940a42cd40658986fdd8e3da561533a3646", columns, match[2], split
-        )
-    return None
-
-
 def local_source(path: str) -> LocalFile | None:
     """The original file for the file `path` of the evaluation folder, if there is a reader for it."""
     for pattern, folder, reader in LOCAL:
         if match := re.fullmatch(pattern, path):
             return LocalFile(folder, reader, match.groups())
     return None
-
-
-def _mteb_sts(name: str, revision: str, config: str | None = None, split: str = "test") -> HubFile:
-    return HubFile(f"mteb/{name}", revision, {column: column for column in SENTENCES}, config, split)
-
-
-_STSB, _STS17 = "b0fddb56ed78048fa8b90373c8a3cfc37b684831", "faeb762787bd10488a50c8b5be4a3b82e411949c"
-_GLUE = "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"
-HUB = {
-    "sts/sts12.tsv": _mteb_sts("sts12-sts", "a0d554a64d88156834ff5ae9920b964011b16384"),
-    "sts/sts13.tsv": _mteb_sts("sts13-sts", "7e90230a92c190f1bf69ae9002b8cea547a64cca"),
-    "sts/sts14.tsv": _mteb_sts("sts14-sts", "6031580fec1f6af667f0bd2da0a551cf4f0b2375"),
-    "sts/sts15.tsv": _mteb_sts("sts15-sts", "ae752c7c21bf194d8b67fd573edf7ae58183cbe3"),
-    "sts/sts16.tsv": _mteb_sts("sts16-sts", "4d8694f8f0e0100860b497b999b3dbed754a0513"),
-    "sts/stsb_test.tsv": _mteb_sts("stsbenchmark-sts", _STSB),
-    "sts/stsb_dev.tsv": _mteb_sts("stsbenchmark-sts", _STSB, split="validation"),
-    "sts/sickr_full.tsv": _mteb_sts("sickr-sts", "20a6d6f312dd54037fe07a32d58e5e168867909d"),
-    "sts/sts17_es.tsv": _mteb_sts("sts17-crosslingual-sts", _STS17, "es-es"),
-    "sts/sts17_ar.tsv": _mteb_sts("sts17-crosslingual-sts", _STS17, "ar-ar"),
-    "sts/sts_ru.tsv": HubFile(
-        *("ai-forever/ru-stsbenchmark-sts", "7cf24f325c6da6195df55bef3d86b5e0616f3018"),
-        {column: column for column in SENTENCES},
-    ),
-    "qnli/dev.tsv": HubFile(
-        *("nyu-mll/glue", _GLUE, {name: name for name in ("question", "sentence", "label")}, "qnli", "validation")
-    ),
-    "qqp/qqp.tsv": HubFile(
-        *("nyu-mll/glue", _GLUE, {"question1": "question1", "question2": "question2", "label": "label"}),
-        *("qqp", "validation"),
-    ),
-}
 
 
 def _senteval_sts(root: Path, year: str) -> Table:
@@ -158,7 +64,9 @@ def _senteval_sts(root: Path, year: str) -> Table:
         scores = _lines(folder / f"STS.gs.{subset}.txt")
         for pair, score in zip(_lines(path), scores, strict=True):
             if score:
-                rows.append((subset.removeprefix("surprise."), *(_text(side) for side in pair.split("\t")[:2]), score))
+                rows.append(
+                    (subset.removeprefix("surprise."), *(as_field(side) for side in pair.split("\t")[:2]), score)
+                )
     return ("subset", *SENTENCES), rows
 
 
@@ -176,7 +84,7 @@ def _senteval_binary(root: Path, task: str) -> Table:
         "subj": ("SUBJ/subj.subjective", "SUBJ/subj.objective"),
         "mpqa": ("MPQA/mpqa.neg", "MPQA/mpqa.pos"),
     }[task]
-    texts = [[_text(line) for line in _lines(root / name, "latin-1") if line.strip()] for name in files]
+    texts = [[as_field(line) for line in _lines(root / name, "latin-1") if line.strip()] for name in files]
     return ("split", "text", "label"), [("all", text, str(label)) for label in (0, 1) for text in texts[label]]
 
 
@@ -185,7 +93,7 @@ def _senteval_sst2(root: Path) -> Table:
     for split in ("train", "dev", "test"):
         for line in filter(None, _lines(root / "SST" / "binary" / f"sentiment-{split}")):
             text, label = line.rsplit("\t", 1)
-            rows.append((split, _text(text), label.strip()))
+            rows.append((split, as_field(text), label.strip()))
     return ("split", "text", "label"), rows
 
 
@@ -194,7 +102,7 @@ def _senteval_trec(root: Path) -> Table:
     for split, name in (("train", "train_5500"), ("test", "TREC_10")):
         for line in filter(None, _lines(root / "TREC" / f"{name}.label", "latin-1")):
             fine, text = line.split(" ", 1)
-            rows.append((split, _text(text), fine.split(":")[0], fine))
+            rows.append((split, as_field(text), fine.split(":")[0], fine))
     return ("split", "text", "label", "fine_label"), rows
 
 
@@ -203,7 +111,7 @@ def _senteval_mrpc(root: Path) -> Table:
     for split in ("train", "test"):
         for line in filter(None, _lines(root / "MRPC" / f"msr_paraphrase_{split}.txt")[1:]):
             label, _, _, first, second = line.split("\t")
-            rows.append((split, _text(first), _text(second), label))
+            rows.append((split, as_field(first), as_field(second), label))
     return ("split", "sentence1", "sentence2", "label"), rows
 
 
@@ -251,7 +159,7 @@ def _concept_pairs(root: Path, language: str) -> list[tuple[str, str, float]]:
         if column not in next(iter(table.values())):
             raise InputError(f"{root / name}.csv has no column {column!r}")
     return [
-        (_text(words[i][sides[0]]), _text(words[i][sides[1]]), float(scores[i][language]))
+        (as_field(words[i][sides[0]]), as_field(words[i][sides[1]]), float(scores[i][language]))
         for i in sorted(scores, key=int)
     ]
 
@@ -264,7 +172,7 @@ def _xling_eval(root: Path, pair: str, part: str) -> Table:
 
 def _laser(root: Path, language: str) -> Table:
     sides = [_lines(root / f"tatoeba.{language}-eng.{side}") for side in (language, "eng")]
-    return ("source", "english"), [(_text(a), _text(b)) for a, b in zip(*sides, strict=True)]
+    return ("source", "english"), [(as_field(a), as_field(b)) for a, b in zip(*sides, strict=True)]
 
 
 def _cls10(root: Path, language: str, domain: str, split: str) -> Table:
@@ -273,13 +181,13 @@ def _cls10(root: Path, language: str, domain: str, split: str) -> Table:
     for item in ElementTree.parse(path).iter("item"):
         summary, rating, text = (item.findtext(tag) or "" for tag in ("summary", "rating", "text"))
         stars = int(float(rating))
-        rows.append((str(int(stars > 3)), str(stars), _text(summary), _text(text)))
+        rows.append((str(int(stars > 3)), str(stars), as_field(summary), as_field(text)))
     return ("label", "rating", "summary", "text"), rows
 
 
 def _xlbel(root: Path, language: str) -> Table:
     lines = filter(None, _lines(root / f"{language}_1k_test_query_with_context.txt"))
-    return ("cui", "mention"), [tuple(_text(field) for field in line.split("||")[:2]) for line in lines]
+    return ("cui", "mention"), [tuple(as_field(field) for field in line.split("||")[:2]) for line in lines]
 
 
 # Path in the evaluation folder, flag of the source folder, and its reader, called with the groups of the path.
@@ -316,8 +224,3 @@ def _csv(path: Path) -> Iterator[dict[str, str]]:
     _require_file(path)
     with path.open(encoding="utf-8-sig", newline="") as lines:
         yield from csv.DictReader(lines)
-
-
-def _text(value: object) -> str:
-    """The value as one line without tabs, which separate fields in the evaluation folder."""
-    return " ".join(str(value).split())

@@ -23,7 +23,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from data_scripts.eval_data_sources import FOLDERS, Table, hub_source, local_source
+from data_scripts.eval_data_hub import ARCHIVES, Table, hub_source
+from data_scripts.eval_data_sources import FOLDERS, local_source
 from mirror.common.atomic_files import atomic_path
 from mirror.common.errors import InputError, run_main
 from mirror.evaluation.bli import ROWS as BLI_ROWS
@@ -104,9 +105,12 @@ def read_source(path: str, args: argparse.Namespace) -> tuple[Table, str]:
     folder = getattr(args, local.folder) if local else None
     if folder:
         return local.read(Path(folder)), f"--{local.folder}"
+    mirror = Path(args.hub_mirror) if args.hub_mirror else None
     if hub:
-        mirror = Path(args.hub_mirror) if args.hub_mirror else None
         return hub.read(mirror), f"{hub.dataset}@{hub.revision}"
+    if local and (archive := ARCHIVES.get(local.folder)):
+        with archive.unpacked(mirror) as root:
+            return local.read(root), f"{archive.dataset}@{archive.revision}"
     if local:
         raise InputError(f"{path} is not on the Hub; give --{local.folder}: {FOLDERS[local.folder]}")
     raise InputError(

@@ -14,13 +14,15 @@ import pytest
 from IPython.core.inputtransformer2 import TransformerManager
 
 from notebooks.execute import execute
+from tests.readable_hub import ReadableHub
 
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 MAX_BYTES = 300_000
 BADGE = re.compile(r"\(https://colab\.research\.google\.com/github/([\w.-]+/[\w.-]+)/blob/main/notebooks/([\w.]+)\)")
-CLONE = re.compile(r"git clone .*https://github\.com/([\w.-]+/[\w.-]+) mirror-encoders")
+CONSTANT = re.compile(r'^REPOSITORY = "https://github\.com/([\w.-]+/[\w.-]+)"', re.MULTILINE)
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 ABSOLUTE_PATH = re.compile(r"(?<![\w.:/<])/\w[\w.-]*/")
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -42,12 +44,15 @@ def test_there_are_five_notebooks_with_the_same_first_cell():
     assert len({code_cells(nbformat.read(path, as_version=4))[0].source for path in NOTEBOOKS}) == 1
 
 
-def test_they_all_use_the_same_repository_address():
-    texts = [path.read_text(encoding="utf-8") for path in NOTEBOOKS]
-    addresses = [address for text in texts for address in (BADGE.search(text)[1], CLONE.search(text)[1])]
-    assert len(addresses) == 10 and len(set(addresses)) == 1
-    # The address occurs nowhere else, so that replacing it in the badge and the clone command is enough.
-    assert all(text.count(addresses[0]) == 2 for text in texts)
+@each_notebook
+def test_the_address_of_the_repository_is_one_constant(path):
+    notebook = nbformat.read(path, as_version=4)
+    address = CONSTANT.search(code_cells(notebook)[0].source)[1]
+    assert BADGE.search(notebook.cells[0].source)[1] == address
+    assert "`REPOSITORY` is the only constant that has to be set" in notebook.cells[0].source
+    # It occurs nowhere else, so that replacing it in the badge and the constant is enough.
+    text = path.read_text(encoding="utf-8")
+    assert text.count(address) == 2 and text.count("REPOSITORY =") == 1
 
 
 @each_notebook
@@ -74,7 +79,7 @@ def test_its_stored_outputs_are_complete_and_publishable(path):
     assert "image/png" in json.dumps(cells)
 
 
-def run_first_cell(monkeypatch, folder: Path) -> list[str]:
+def run_first_cell(monkeypatch, folder: Path, address: str = "someone/encoders") -> list[str]:
     """Run the first cell in `folder` as IPython does, and return its shell commands instead of running them."""
     commands = []
 
@@ -86,7 +91,7 @@ def run_first_cell(monkeypatch, folder: Path) -> list[str]:
         def run_line_magic(self, name, arguments):
             commands.append(f"{name} {arguments}")
 
-    source = code_cells(nbformat.read(NOTEBOOKS[0], as_version=4))[0].source
+    source = code_cells(nbformat.read(NOTEBOOKS[0], as_version=4))[0].source.replace("OWNER/REPOSITORY", address)
     monkeypatch.chdir(folder)
     for name in ("PATH", "TQDM_DISABLE"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
@@ -97,8 +102,15 @@ def run_first_cell(monkeypatch, folder: Path) -> list[str]:
 
 def test_the_first_cell_clones_and_installs_the_project_outside_a_checkout(monkeypatch, tmp_path):
     clone, install = run_first_cell(monkeypatch, tmp_path)
-    assert clone.startswith("git clone") and install == "pip install --quiet ./mirror-encoders"
+    assert clone == "git clone --quiet --depth 1 {REPOSITORY} mirror-encoders"  # IPython fills it in
+    assert install == "pip install --quiet ./mirror-encoders"
     assert Path.cwd() == tmp_path / "mirror-encoders" and sys.path[0] == str(Path.cwd())
+
+
+def test_the_first_cell_says_that_the_address_is_to_be_filled_in(monkeypatch, tmp_path):
+    with pytest.raises(ValueError, match="fill in the address of the repository: the constant REPOSITORY"):
+        run_first_cell(monkeypatch, tmp_path, "OWNER/REPOSITORY")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("folder", [ROOT, ROOT / "notebooks"], ids=["root", "notebooks"])
@@ -119,13 +131,52 @@ def checkout(tmp_path_factory) -> Path:
     return folder
 
 
+def run_briefly(path: Path, checkout: Path, *parameters: str) -> str:
+    """Run a notebook with two training steps and other values of its parameters; returns what it printed."""
+    notebook = nbformat.read(path, as_version=4)
+    (place,) = (place for place, cell in enumerate(notebook.cells) if cell.id == "parameters")
+    notebook.cells.insert(place + 1, nbformat.v4.new_code_cell("\n".join(["MAX_STEPS = 2", *parameters])))
+    execute(notebook, checkout / "notebooks")
+    # A failing shell command does not fail its cell.
+    assert "error:" not in printed(notebook) and "Traceback" not in printed(notebook)
+    return printed(notebook)
+
+
 @pytest.mark.slow
 @each_notebook
 def test_it_runs_to_its_end(path, checkout, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    notebook = nbformat.read(path, as_version=4)
-    (place,) = (place for place, cell in enumerate(notebook.cells) if cell.id == "parameters")
-    notebook.cells.insert(place + 1, nbformat.v4.new_code_cell("MAX_STEPS = 2"))
-    execute(notebook, checkout / "notebooks")
-    # A failing shell command does not fail its cell.
-    assert "error:" not in printed(notebook) and "Traceback" not in printed(notebook)
+    run_briefly(path, checkout)
+
+
+@pytest.fixture
+def minilm(bert_folder, tmp_path) -> dict[str, bytes]:
+    """The files of a tiny encoder with the modules of all-MiniLM-L6-v2: transformer, mean pooling, normalisation."""
+    from sentence_transformers import SentenceTransformer, models
+
+    transformer = models.Transformer(bert_folder)
+    pooling = models.Pooling(transformer.get_word_embedding_dimension(), "mean")
+    SentenceTransformer(modules=[transformer, pooling, models.Normalize()], device="cpu").save_pretrained(
+        tmp_path / "st"
+    )
+    files = [file for file in (tmp_path / "st").rglob("*") if file.is_file()]
+    return {file.relative_to(tmp_path / "st").as_posix(): file.read_bytes() for file in files}
+
+
+@pytest.mark.slow
+def test_the_first_one_adapts_minilm_of_the_hub_to_a_text_file(minilm, checkout, sentences, monkeypatch, tmp_path):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    with ReadableHub({(MINILM, "main"): minilm}) as hub:
+        for name, value in {
+            "HF_ENDPOINT": hub.url,
+            "HF_HUB_OFFLINE": "0",
+            "HF_HOME": str(tmp_path),
+            "HF_HUB_DISABLE_XET": "1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        text = run_briefly(NOTEBOOKS[0], checkout, f"TEXT_FILE = {str(tmp_path / 'texts.txt')!r}")
+    assert f"model: {MINILM}" in text and "192 texts, such as" in text
+    assert re.search(r"before +accuracy@1 \d\.\d{3}", text) and re.search(r"after +accuracy@1 \d\.\d{3}", text)
+    pooling = json.loads((checkout / "out/minute/modules.json").read_text())
+    assert [module["type"].rsplit(".")[-1] for module in pooling] == ["Transformer", "Pooling", "Normalize"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from data_scripts import eval_data_sources, prepare_eval_data
+from data_scripts import eval_data_hub, eval_data_sources, prepare_eval_data
 from mirror.common.errors import InputError
 from tests.evaluation.folder import pairs
 
@@ -84,7 +84,7 @@ def test_class_labels_are_replaced_by_their_names(tmp_path, monkeypatch):
     data = Dataset.from_dict(
         {"question": ["q"] * 5463, "sentence": ["s"] * 5463, "label": [n % 2 for n in range(5463)]}, features=features
     )
-    monkeypatch.setattr(eval_data_sources, "load_dataset", lambda *args, **options: data)
+    monkeypatch.setattr(eval_data_hub, "load_dataset", lambda *args, **options: data)
     prepare(monkeypatch, tmp_path / "data", "--tasks", "qnli")
     assert [row["label"] for row in read(tmp_path / "data/qnli/dev.tsv")[:2]] == ["entailment", "not_entailment"]
 
@@ -99,7 +99,7 @@ def test_full_sick_tatoeba_and_paws_from_the_hub(tmp_path, monkeypatch):
     assert read(tmp_path / "data/tatoeba/jav-eng.tsv")[3] == {"source": "jawa 3", "english": "java 3"}
     rows = [{"id": n, "sentence1": "a", "sentence2": "b", "label": 1} for n in range(3)]
     write_hub(tmp_path / "hub", "google-research-datasets/paws-x", rows, config="de")
-    header, table = eval_data_sources.hub_source("pawsx/test_de.tsv").read(tmp_path / "hub")
+    header, table = eval_data_hub.hub_source("pawsx/test_de.tsv").read(tmp_path / "hub")
     assert header == ("sentence1", "sentence2", "label")
     assert table == [("a", "b", "1")] * 3
 
@@ -246,5 +246,5 @@ def test_every_file_of_every_task_has_a_source(tmp_path):
     for task in all_tasks(tmp_path).values():
         if task.name not in prepare_eval_data.WHOLE_FOLDERS:
             for file in task.files:
-                sources = eval_data_sources.local_source(file.path), eval_data_sources.hub_source(file.path)
+                sources = eval_data_sources.local_source(file.path), eval_data_hub.hub_source(file.path)
                 assert any(sources) or file.path in from_owner_only, file.path

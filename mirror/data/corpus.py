@@ -30,7 +30,6 @@ BUILDERS = {"txt": "text", "csv": "csv", "tsv": "csv", "json": "json", "jsonl": 
 SEPARATORS = {"csv": ",", "tsv": "\t"}
 MAX_LINE_BYTES = 1 << 20  # a longer "line" is a binary or a file without line ends, not a text to embed
 NEAR_DUPLICATES = ("report", "drop", "off")
-REPORTED_ROWS = 20_000  # in about a second
 READ_ROWS = 10_000  # rows in memory at once while duplicates are looked for
 
 
@@ -61,7 +60,8 @@ class Corpus:
     duplicate_rows: int = 0  # rows equal to an earlier one, whether dropped or kept
     read_rows: int = 0  # not blank, duplicates included
     equal_pairs: int = 0  # unordered pairs of equal texts among the rows read: each can be a false negative
-    near_duplicates: NearDuplicates | None = None  # among the first `REPORTED_ROWS`, or among all if they were dropped
+    near_duplicates: NearDuplicates | None = None  # those that were dropped
+    held_out_rows: int = 0
 
     def sample_texts(self, count: int = 8) -> list[str]:
         """`count` texts from everywhere in the corpus; the first ones of a stream."""
@@ -132,24 +132,13 @@ def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str)
     corpus = Corpus(rows.filter(_has_text), source) if is_stream else clean(rows, source)
     if next(iter(corpus.rows), None) is None:
         raise InputError(f"{name}: no text in it")
-    if is_stream:
-        return (
-            corpus
-            if not source.max_train_samples
-            else replace(corpus, rows=corpus.rows.take(source.max_train_samples))
-        )
-    return _look_for_near_duplicates(corpus)
-
-
-def _look_for_near_duplicates(corpus: Corpus) -> Corpus:
-    mode, rows = corpus.source.near_duplicates, corpus.rows
-    if mode == "off":
-        return corpus
-    if mode == "report":
-        return replace(corpus, near_duplicates=find_near_duplicates(rows.select(range(min(len(rows), REPORTED_ROWS)))))
-    found = find_near_duplicates(rows)
-    kept = np.setdiff1d(np.arange(len(rows)), found.rows)
-    return replace(corpus, rows=rows.select(kept), near_duplicates=found)
+    if is_stream and source.max_train_samples:
+        corpus.rows = corpus.rows.take(source.max_train_samples)
+    if source.near_duplicates == "drop":
+        corpus.near_duplicates = find_near_duplicates(corpus.rows)
+        kept = np.setdiff1d(np.arange(len(corpus.rows)), corpus.near_duplicates.rows)
+        corpus.rows = corpus.rows.select(kept)
+    return corpus
 
 
 def clean(rows: Dataset, source: CorpusSource | None = None) -> Corpus:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import numpy as np
+from datasets import IterableDataset
 
 from mirror.data.augmentation import is_maskable
-from mirror.data.corpus import READ_ROWS, REPORTED_ROWS, Corpus, false_negative_chance
-from mirror.data.near_duplicates import NearDuplicates
+from mirror.data.corpus import READ_ROWS, Corpus, false_negative_chance
+from mirror.data.near_duplicates import NearDuplicates, find_near_duplicates
 from mirror.data.two_view_dataset import StreamedTwoViewDataset, TwoViewDataset
 
 
+COMPARED_ROWS = 20_000  # in which near-duplicates are looked for, in about a second
+
+
+def near_duplicates_of(corpus: Corpus) -> NearDuplicates | None:
+    """Those that were dropped, or those among the first `COMPARED_ROWS`; None of a stream, or if they are not wanted."""
+    if corpus.near_duplicates or corpus.source.near_duplicates == "off" or isinstance(corpus.rows, IterableDataset):
+        return corpus.near_duplicates
+    return find_near_duplicates(corpus.rows.select(range(min(len(corpus.rows), COMPARED_ROWS))))
+
+
 def corpus_report(
-    corpus: Corpus, dataset: TwoViewDataset | StreamedTwoViewDataset, batch_size: int
+    corpus: Corpus,
+    dataset: TwoViewDataset | StreamedTwoViewDataset,
+    batch_size: int,
+    near_duplicates: NearDuplicates | None = None,
 ) -> dict[str, float | int | str | list[int]]:
     """Facts of the corpus, for the log, `train_results.json` and the model card; holds no text.
 
@@ -30,13 +44,13 @@ def corpus_report(
         for batch in corpus.rows.select_columns([masked_column]).iter(batch_size=READ_ROWS)
         for text in batch[masked_column]
     )
-    kept_duplicates = len(corpus.rows) > corpus.read_rows - corpus.duplicate_rows
     chance_before = false_negative_chance(corpus.equal_pairs, corpus.read_rows, batch_size)
     return {
         "rows": len(corpus.rows),
+        "held_out_rows": corpus.held_out_rows,
         "blank_rows_dropped": corpus.blank_rows,
         "duplicate_rows": corpus.duplicate_rows,
-        "duplicates_kept": kept_duplicates,
+        "duplicates_kept": corpus.source.keep_duplicates,
         "tokens_p5_p50_p95_max": [int(np.percentile(lengths, q)) for q in (5, 50, 95, 100)],
         "tokens_mean": float(lengths.mean()),
         "share_at_max_length": float((lengths >= settings.max_seq_length).mean()),
@@ -44,7 +58,7 @@ def corpus_report(
         "share_span_masked": masked / len(corpus.rows),
         "batch_size": batch_size,
         "false_negative_chance_with_duplicates": chance_before,
-        "near_duplicate_rows": None if corpus.near_duplicates is None else len(corpus.near_duplicates.rows),
+        "near_duplicate_rows": len(near_duplicates.rows) if near_duplicates else None,
         "near_duplicates": corpus.source.near_duplicates,
     }
 
@@ -65,7 +79,7 @@ def format_report(report: dict, near_duplicates: NearDuplicates | None = None) -
     examples = near_duplicates.examples if near_duplicates else []
     return "\n".join(
         (
-            f"  rows                 {report['rows']:,}",
+            f"  rows                 {report['rows']:,}, and {report['held_out_rows']:,} held out to test on",
             f"  duplicates           {report['duplicate_rows']:,} {duplicates}; with them {report['batch_size']}-row batches"
             f" would hold a false negative {report['false_negative_chance_with_duplicates']:.0%} of the time",
             *_near_duplicate_lines(report, examples),
@@ -83,7 +97,7 @@ def _near_duplicate_lines(report: dict, examples: list[tuple[str, str]]) -> list
     if not report["near_duplicate_rows"]:
         return []
     dropped = report["near_duplicates"] == "drop"
-    looked_at = "" if dropped else f" of {min(report['rows'], REPORTED_ROWS):,}"
+    looked_at = "" if dropped else f" of {min(report['rows'], COMPARED_ROWS):,}"
     advice = "dropped" if dropped else "kept; --near_duplicates drop leaves them out"
     shown = [f"    {_shortened(text)}  ~  {_shortened(earlier)}" for text, earlier in examples]
     return [f"  near-duplicates      {report['near_duplicate_rows']:,}{looked_at} {advice}, such as", *shown]

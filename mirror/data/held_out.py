@@ -48,7 +48,7 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
         rest = corpus.rows.filter(_is_for_training, fn_kwargs={"held_out": frozenset(chosen.tolist())})
     else:
         rest = rows.select(np.flatnonzero(~np.isin(hashes, chosen).any(axis=1)))
-    return replace(corpus, rows=rest), rows.select(np.sort(first[:count]))
+    return replace(corpus, rows=rest, held_out_rows=count), rows.select(np.sort(first[:count]))
 
 
 def _hashes(rows: Dataset, column: str) -> np.ndarray:

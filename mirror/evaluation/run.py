@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import Options, all_groups, all_tasks, resolve
 from mirror.evaluation.progress import Progress
-from mirror.evaluation.task import Task
+from mirror.evaluation.task import Task, preparation
 from mirror.modeling.encoder import Encode
 
 
@@ -149,7 +149,7 @@ def make_plan(
         elif skip_missing and data_dir.is_dir():
             missing.append(task.name)
         else:
-            raise InputError(_missing_data_message(task, absent[0], data_dir))
+            raise InputError(_missing_data_message(task, absent[0], data_dir, preparation(names, data_dir)))
     if missing:
         logger.warning("no data in %s for %s", data_dir, " ".join(missing))
     available = [task.name for task in prepared]
@@ -194,13 +194,10 @@ def groups_to_report(names: Sequence[str], available: list[str], groups: dict[st
     }
 
 
-def _missing_data_message(task: Task, path: str, data_dir: Path) -> str:
+def _missing_data_message(task: Task, path: str, data_dir: Path, command: str) -> str:
     if not data_dir.is_dir():
         return (
-            f"--data_dir {data_dir}: no such folder, and task {task.name} needs {path}; create the folder with "
-            "data_scripts/prepare_eval_data.py, or set MIRROR_DATA_DIR"
+            f"--data_dir {data_dir}: no such folder, and task {task.name} needs {path}; make it with: {command}, "
+            "or set MIRROR_DATA_DIR"
         )
-    return (
-        f"task {task.name} needs {path}, which is missing; run data_scripts/prepare_eval_data.py --tasks {task.name}, "
-        "or skip the task with --skip_missing"
-    )
+    return f"task {task.name} needs {path}, which is missing; make it with: {command}, or skip the task with --skip_missing"

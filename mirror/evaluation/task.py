@@ -7,7 +7,9 @@ with `trains=True` receive the encoder instead.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import os
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,7 +43,7 @@ class DataFile:
         """
         path = data_dir / self.path
         if not path.is_file():
-            raise InputError(f"{path} is missing; data_scripts/prepare_eval_data.py --help explains how to get it")
+            raise InputError(f"{path} is missing; make it with: {preparation(['TASK'], data_dir)}")
         try:
             lines = path.read_text(encoding="utf-8-sig").split("\n")  # splitlines() would also split at U+2028
         except UnicodeDecodeError as error:
@@ -128,3 +130,12 @@ class Task:
         for file in self.files:
             digest.update((data_dir / file.path).read_bytes())
         return digest.hexdigest()
+
+
+def preparation(tasks: Sequence[str], data_dir: Path) -> str:
+    """The command that makes the data of `tasks`; a pip installation is told where its script is."""
+    script = Path(__file__).resolve().parents[2] / "data_scripts" / "prepare_eval_data.py"
+    arguments = f"--tasks {' '.join(tasks)} --output_dir {shlex.quote(str(data_dir))}"
+    if script.is_file():
+        return f"python {shlex.quote(os.path.relpath(script))} {arguments}"
+    return f"python data_scripts/prepare_eval_data.py {arguments} (in a clone of the repository; pip installs no data_scripts)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from scipy.linalg import orthogonal_procrustes
 from sklearn.decomposition import PCA
 
 from mirror.common.errors import InputError
@@ -33,12 +34,25 @@ class ComparedModel:
         self.name, self.encoder, self.texts = name, encoder, texts
         self.vectors = self.encode(texts)  # (N, D)
         self.pca = PCA(2, random_state=0).fit(self.vectors)
-        self.points = self.pca.transform(self.vectors)  # (N, 2)
+        self.turn = np.eye(2)  # of the map
+        self.points = self.place(self.vectors)  # (N, 2)
         self.random_cosines = np.sort(random_cosines(self.vectors))
 
     def encode(self, texts: Sequence[str]) -> np.ndarray:
         """Embeddings of the texts, (N, D) float32, normalised to unit length."""
         return unit_length(self.encoder.encode(texts))
+
+    def place(self, vectors: np.ndarray) -> np.ndarray:
+        """Positions on the map, (N, 2), of `vectors` (N, D)."""
+        return self.pca.transform(vectors) @ self.turn
+
+    def turn_to(self, other: ComparedModel) -> None:
+        """Rotate and mirror the map so that the texts are as near as possible to their positions on the map of `other`.
+
+        The axes of principal components have no meaning, and neither have their signs. Distances on the map stay.
+        """
+        self.turn = self.turn @ orthogonal_procrustes(self.points, other.points)[0]
+        self.points = self.place(self.vectors)
 
     def describe(self, rows: Sequence[int]) -> dict:
         """The name, the map positions of the texts `rows`, and a histogram of the cosines of random pairs.
@@ -61,16 +75,15 @@ class ComparedModel:
         return {"cosine": cosine, "above": float(np.searchsorted(self.random_cosines, cosine) / NUM_PAIRS)}
 
     def search(self, query: str, k: int) -> dict:
-        """The `k` nearest texts, best first, and the map positions of these texts and of the query."""
+        """The `k` nearest texts other than the query, best first, and the map positions of these and of the query."""
         vector = self.encode([query])  # (1, D)
-        scores, rows = top_k(vector, self.vectors, k)  # (1, k) each
-        return {
-            "point": _rounded(self.pca.transform(vector))[0],
-            "matches": [
-                {"cosine": float(score), "text": self.texts[row], "point": _rounded(self.points[row])}
-                for score, row in zip(scores[0], rows[0], strict=True)
-            ],
-        }
+        scores, rows = top_k(vector, self.vectors, k + 1)  # (1, k + 1) each; one of them may be the query
+        matches = [
+            {"cosine": float(score), "text": self.texts[row], "point": _rounded(self.points[row])}
+            for score, row in zip(scores[0], rows[0], strict=True)
+            if self.texts[row] != query
+        ]
+        return {"point": _rounded(self.place(vector))[0], "matches": matches[:k]}
 
 
 def random_cosines(vectors: np.ndarray) -> np.ndarray:

@@ -1,17 +1,16 @@
 """HTTP server of `mirror.tools.demo`: the page and its API, with limits on the host, size and rate of requests.
 
 Only the page of this server may send requests. Other host names are refused (DNS rebinding: a foreign name that
-resolves to 127.0.0.1), and so are bodies without a JSON content type (cross-origin posts from foreign pages). Input is
-neither logged nor stored.
+resolves to 127.0.0.1), and so are requests of other pages (by `Origin` and `Sec-Fetch-Site`) and bodies without a JSON
+content type, before they count as requests. Input is neither logged nor stored.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-import random
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated
 
 from fastapi import FastAPI, Request
@@ -21,18 +20,18 @@ from fastapi.staticfiles import StaticFiles
 from pydantic import BaseModel, StringConstraints
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from mirror.common.errors import InputError
 from mirror.tools.demo_models import ComparedModel
+from mirror.tools.demo_page import PAGE, corpus_map, shorten
 
 
-PAGE = Path(__file__).resolve().parent / "page"
 HOSTS = ["127.0.0.1", "localhost"]  # host names in requests from this machine or through a tunnel
 MAX_BODY_BYTES = 64 << 10
 MAX_CHARACTERS = 2000  # of an input text; same as maxlength in index.html
-SHOWN_CHARACTERS = 300  # of a text of the corpus on the page
-MAP_TEXTS = 2000
 REQUESTS_PER_SECOND, MAX_BURST = 5, 20
+REQUEST_SECONDS = 10  # for a request to arrive completely
 HEADERS = {
     # No external resources, no inline code, and no HTML from strings (trusted types).
     "Content-Security-Policy": (
@@ -55,6 +54,25 @@ class Pair(BaseModel):
 
 class Query(BaseModel):
     query: Text
+
+
+class PatientProtocol(H11Protocol):
+    """uvicorn's protocol, which waits for a request without end; this one waits `REQUEST_SECONDS`, then hangs up.
+
+    Otherwise connections that never complete a request use up the descriptors of the process.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(REQUEST_SECONDS, self.hang_up_if_waiting, self.cycle)
+
+    def hang_up_if_waiting(self, earlier: RequestResponseCycle | None) -> None:
+        """Close the connection if no request arrived since `earlier` was the last one, otherwise check again later."""
+        is_answering = self.cycle and not (self.cycle.more_body or self.cycle.response_complete)
+        if self.cycle is earlier and not is_answering:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self.loop.call_later(REQUEST_SECONDS, self.hang_up_if_waiting, self.cycle)
 
 
 class TokenBucket:
@@ -105,33 +123,14 @@ def create_app(before: ComparedModel, after: ComparedModel, k: int) -> FastAPI:
     return app
 
 
-def corpus_map(models: dict[str, ComparedModel]) -> dict:
-    """A fixed random sample of at most `MAP_TEXTS` texts, and the description of each model on them."""
-    texts = models["after"].texts
-    rows = sorted(random.Random(0).sample(range(len(texts)), min(MAP_TEXTS, len(texts))))
-    described = {name: model.describe(rows) for name, model in models.items()}
-    pooling = models["after"].encoder.pooling
-    return {"num_texts": len(texts), "pooling": pooling, "texts": [shorten(texts[row]) for row in rows], **described}
-
-
-def shorten(text: str) -> str:
-    """The text, cut to `SHOWN_CHARACTERS` characters."""
-    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
-
-
 def protect(app: FastAPI) -> None:
     """Add limits on host, size and rate, security headers on every response, and one-line JSON errors."""
     bucket = TokenBucket(REQUESTS_PER_SECOND, MAX_BURST)
     app.add_middleware(RequestBodyLimitMiddleware, max_body_size=MAX_BODY_BYTES)
 
     @app.middleware("http")
-    async def limit_rate(request: Request, call_next):
-        wait = bucket.wait() if request.method == "POST" else 0.0
-        if wait:
-            response = error_response(429, "too many requests; wait a moment")
-            response.headers["Retry-After"] = str(math.ceil(wait))
-        else:
-            response = await call_next(request)
+    async def refuse_or_answer(request: Request, call_next):
+        response = refusal(request, bucket) or await call_next(request)
         response.headers.update(HEADERS)
         return response
 
@@ -145,6 +144,30 @@ def protect(app: FastAPI) -> None:
     @app.exception_handler(InputError)
     async def unusable(request: Request, error: InputError):
         return error_response(400, str(error))
+
+
+def refusal(request: Request, bucket: TokenBucket) -> JSONResponse | None:
+    """The response to a request that is not answered; only requests of this server's own page count for the rate."""
+    if request.url.path.startswith("/api/") and is_from_another_page(request):
+        return error_response(403, "requests of other pages are refused")
+    if request.method != "POST":
+        return None
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        return error_response(415, "the body must be JSON, with the content type application/json")
+    if wait := bucket.wait():
+        response = error_response(429, "too many requests; wait a moment")
+        response.headers["Retry-After"] = str(math.ceil(wait))
+        return response
+    return None
+
+
+def is_from_another_page(request: Request) -> bool:
+    """Whether a browser says so; programs other than browsers send neither header."""
+    headers = request.headers
+    own_origin = f"{request.url.scheme}://{headers.get('host')}"
+    return headers.get("sec-fetch-site", "none") not in ("same-origin", "none") or (
+        headers.get("origin", own_origin) != own_origin
+    )
 
 
 def error_response(status: int, message: str) -> JSONResponse:

@@ -13,7 +13,7 @@ from mirror.tools.model_card import write_card
 from mirror.tools.next_steps import after_training
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.resumable import SAVE_ERRORS, raise_save_error
-from mirror.training.run_record import FILE, RunRecord, run_facts
+from mirror.training.run_record import FILE, RunRecord, note_local_base, run_facts
 
 
 logger = logging.getLogger(__name__)
@@ -55,6 +55,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             cosine_after_reload=cosines,
             own_text=own_text,
         ).save(args.output_dir)
+        note_local_base(args.output_dir, trainer.base_model)
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
         write_scores(args.output_dir, scores_of_run(trainer.state, args.load_best_model_at_end, data_dir))
         write_card(args.output_dir)

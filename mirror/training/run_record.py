@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 FILE = "train_results.json"
+LOCAL_BASE = "_base_model.txt"  # the underscore keeps it out of pushes
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
 ALWAYS_KEPT = (
     "learning_rate",
@@ -131,6 +132,19 @@ def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, ste
         "effective_batch": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
         "step": step,
     }
+
+
+def note_local_base(folder: str | Path, base_model: str) -> None:
+    """Keep the path of a base model that is a local folder in a file of its own, which is never pushed."""
+    if Path(base_model).is_dir():
+        atomic_write_text(Path(folder) / LOCAL_BASE, f"{Path(base_model).resolve()}\n")
+
+
+def local_base(folder: str | Path) -> str | None:
+    """The path of the base model of a run, if it was a local folder that still exists."""
+    note = Path(folder) / LOCAL_BASE
+    path = note.read_text(encoding="utf-8").strip() if note.is_file() else ""
+    return path if path and Path(path).is_dir() else None
 
 
 def license_of(base_model: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from mirror.common.distributed import gather_with_gradient, rank
 from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.corpus import Corpus, as_corpus, source_settings
-from mirror.data.corpus_report import corpus_report, format_report, row_tokens
+from mirror.data.corpus_report import corpus_report, format_report, near_duplicates_of, row_tokens
 from mirror.data.held_out import hold_out
 from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
 from mirror.evaluation.own_text import OwnTextTest, make_tests
@@ -133,8 +133,9 @@ class MirrorTrainer(EncoderTrainer):
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
             check_batch_fits(corpus.rows, args)
             dataset = two_view_dataset(corpus.rows, tokenizer, views, args.preprocessing_num_workers)
-        report = corpus_report(corpus, dataset, args.train_batch_size)
-        logger.info("corpus\n%s", format_report(report, corpus.near_duplicates))
+        near_duplicates = near_duplicates_of(corpus)
+        report = corpus_report(corpus, dataset, args.train_batch_size, near_duplicates)
+        logger.info("corpus\n%s", format_report(report, near_duplicates))
         if isinstance(corpus.rows, IterableDataset):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False

@@ -7,6 +7,7 @@ from datasets import Dataset
 
 from mirror.common.errors import InputError
 from mirror.data.corpus import CorpusSource, as_corpus
+from mirror.data.corpus_report import near_duplicates_of
 from mirror.data.near_duplicates import find_near_duplicates
 
 
@@ -48,16 +49,17 @@ def test_each_is_compared_with_rows_that_are_kept_and_shown_beside_one():
 def test_a_corpus_reports_them_and_drops_them_on_request():
     texts = [CAT, "something else", CAT + "."]
     corpus = as_corpus(texts)
-    assert len(corpus.rows) == 3 and corpus.near_duplicates.rows.tolist() == [2]
+    assert len(corpus.rows) == 3 and near_duplicates_of(corpus).rows.tolist() == [2]
     corpus = as_corpus(texts, CorpusSource(near_duplicates="drop"))
     assert corpus.rows["text"][:] == texts[:2] and len(corpus.near_duplicates.rows) == 1
-    assert as_corpus(texts, CorpusSource(near_duplicates="off")).near_duplicates is None
+    assert near_duplicates_of(corpus) is corpus.near_duplicates
+    assert near_duplicates_of(as_corpus(texts, CorpusSource(near_duplicates="off"))) is None
 
 
 def test_what_cannot_be_done_is_said():
     with pytest.raises(InputError, match="--near_duplicates 'remove' is unknown; one of report, drop, off"):
         as_corpus(["a", "b"], CorpusSource(near_duplicates="remove"))
     stream = Dataset.from_dict({"text": ["a", "b"]}).to_iterable_dataset()
-    assert as_corpus(stream).near_duplicates is None
+    assert near_duplicates_of(as_corpus(stream)) is None
     with pytest.raises(InputError, match="--near_duplicates drop compares all texts; leave out --streaming"):
         as_corpus(stream, CorpusSource(near_duplicates="drop"))

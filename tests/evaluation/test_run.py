@@ -56,9 +56,15 @@ def test_missing_data_is_an_error_before_anything_is_encoded(data_dir):
     def encode(texts):
         raise AssertionError("encoded before the data was checked")
 
-    with pytest.raises(InputError, match=r"task men needs .*men3000\.tsv, which is missing.*--skip_missing"):
+    with pytest.raises(
+        InputError,
+        match=r"task men needs .*men3000\.tsv, which is missing; make it with: "
+        r"python \S+prepare_eval_data\.py --tasks rg65 men --output_dir \S+, or .*--skip_missing",
+    ):
         run(encode, ["rg65", "men"], data_dir)
-    with pytest.raises(InputError, match=r"--data_dir nowhere: no such folder, and task rg65 needs"):
+    with pytest.raises(
+        InputError, match=r"--data_dir nowhere: no such folder, and task rg65 needs .* make it with: python"
+    ):
         run(encode, ["rg65"], "nowhere", skip_missing=True)
 
 

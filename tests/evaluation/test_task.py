@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
 import pytest
 
 from mirror.common.errors import InputError
-from mirror.evaluation.task import DataFile, Task
+from mirror.evaluation.task import DataFile, Task, preparation
 from tests.evaluation.folder import write_tsv
 
 
+ROOT = Path(__file__).resolve().parents[2]
 PAIRS = DataFile("words.tsv", ("word1", "word2", "score"), rows=(2,), score_range=(0, 10))
 HEADER = ("word1", "word2", "score")
 
@@ -42,8 +44,21 @@ def test_the_message_names_the_damage(tmp_path, text, message):
 
 
 def test_a_missing_file_says_how_to_get_it(tmp_path):
-    with pytest.raises(InputError, match=r"words\.tsv is missing; data_scripts/prepare_eval_data\.py"):
+    command = r"python \S*data_scripts/prepare_eval_data\.py --tasks TASK --output_dir"
+    with pytest.raises(InputError, match=rf"words\.tsv is missing; make it with: {command}"):
         PAIRS.read(tmp_path)
+
+
+def test_the_command_that_makes_the_data_works_where_the_script_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert preparation(["sts", "men"], Path("my data")) == (
+        "python data_scripts/prepare_eval_data.py --tasks sts men --output_dir 'my data'"
+    )
+    monkeypatch.chdir(tmp_path)
+    script = preparation(["sts"], Path("data")).split()[1]
+    assert Path(script).resolve() == ROOT / "data_scripts/prepare_eval_data.py"
+    monkeypatch.setattr("mirror.evaluation.task.__file__", str(tmp_path / "site-packages/mirror/evaluation/task.py"))
+    assert preparation(["sts"], Path("data")).endswith("(in a clone of the repository; pip installs no data_scripts)")
 
 
 def test_a_file_in_another_encoding_is_reported_with_the_byte(tmp_path):

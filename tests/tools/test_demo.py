@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import http.client
 import json
+import re
 import shutil
 import socket
 import sys
+import threading
+import time
+from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from scipy.spatial.distance import pdist
 from sklearn.decomposition import PCA
+from sklearn.metrics.pairwise import cosine_similarity
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.errors import InputError
@@ -21,15 +31,17 @@ from mirror.modeling.backbone import load_backbone
 from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.encoder import Encoder
 from mirror.tools import demo
-from mirror.training.run_record import RunRecord
+from mirror.training.hub import NOT_PUSHED
+from mirror.training.run_record import RunRecord, note_local_base
 
 
 pytest.importorskip("fastapi")
 pytest.importorskip("uvicorn")
 
+import uvicorn
 from fastapi.testclient import TestClient
 
-from mirror.tools import demo_models, demo_server
+from mirror.tools import demo_export, demo_models, demo_page, demo_server
 
 
 ADDRESS = "http://127.0.0.1:7860"
@@ -113,6 +125,8 @@ def test_matches_are_the_nearest_texts_of_each_model(client, sentences, vectors)
         assert [match["cosine"] for match in answer[side]["matches"]] == pytest.approx(expected[best], abs=1e-5)
     found = [[match["text"] for match in answer[side]["matches"]] for side in answer]
     assert found[0] != found[1]
+    own = client.post("/api/search", json={"query": found[1][0]}).json()["after"]["matches"]
+    assert len(own) == 4 and found[1][0] not in [match["text"] for match in own]  # the query itself tells nothing
 
 
 def test_the_map_shows_two_principal_components(client, sentences, vectors):
@@ -124,16 +138,39 @@ def test_the_map_shows_two_principal_components(client, sentences, vectors):
         unit /= np.linalg.norm(unit, axis=1)[:, None]
         plane = PCA(2).fit(unit)
         points = np.array(corpus[side]["points"])
-        np.testing.assert_allclose(np.abs(points), np.abs(plane.transform(unit)), atol=1e-3)  # a sign is arbitrary
+        np.testing.assert_allclose(pdist(points), pdist(plane.transform(unit)), atol=1e-3)  # turned, not deformed
         assert corpus[side]["variance"] == pytest.approx(plane.explained_variance_ratio_.sum(), abs=1e-4)
         assert answer[side]["point"] == pytest.approx(
             points[7], abs=1e-3
         )  # the query is equal to text 7, so it has the same position
-        assert answer[side]["matches"][0] == {
-            "cosine": pytest.approx(1),
-            "text": sentences[7],
-            "point": list(points[7]),
-        }
+        match = answer[side]["matches"][0]
+        assert match["point"] == list(points[sentences.index(match["text"])])
+
+
+def test_the_map_before_training_lies_as_closely_as_a_turn_allows_on_the_one_after(models):
+    before, after = models
+    apart = np.linalg.norm(before.points - after.points)
+    untouched = before.pca.transform(before.vectors)
+    for degrees in range(0, 360, 5):
+        turn = np.array([[np.cos(np.radians(degrees)), np.sin(np.radians(degrees))],
+                         [-np.sin(np.radians(degrees)), np.cos(np.radians(degrees))]])  # fmt: skip
+        for mirror in ([1, 1], [1, -1]):
+            assert np.linalg.norm(untouched @ turn * mirror - after.points) >= apart - 1e-6
+
+
+def test_the_page_opens_on_texts_of_the_corpus(client, models):
+    corpus = client.get("/api/corpus").json()
+    lengths = sorted(map(len, corpus["texts"]))
+    assert len(set(corpus["examples"])) == 5 and set(corpus["examples"]) <= set(corpus["texts"])
+    assert all(lengths[len(lengths) // 4] <= len(text) <= lengths[-len(lengths) // 4] for text in corpus["examples"])
+    first, second = corpus["pair"]
+    assert first == corpus["examples"][0] != second
+    assert corpus == client.get("/api/corpus").json()
+    found = [match["text"] for match in models[1].search(first, 50)["matches"]]
+    assert second == found[0]
+    few = demo_models.ComparedModel("compass", Compass(), ["0" * 200, "90" + "0" * 200 + "e-200"])
+    shown = demo_page.corpus_map({"before": few, "after": few})
+    assert shown["examples"] == shown["pair"] == []
 
 
 class Compass:
@@ -161,16 +198,16 @@ def test_equal_vectors_and_long_texts(monkeypatch):
     texts = ["7", "7.0", "07" + "0" * 400 + "e-400"]
     model = demo_models.ComparedModel("compass", Compass(), texts)
     assert 0 <= model.describe([0])["variance"] < 1.01  # only rounding errors
-    monkeypatch.setattr(demo_server, "MAP_TEXTS", 2)
-    shown = demo_server.corpus_map({"before": model, "after": model})
-    assert shown == demo_server.corpus_map({"before": model, "after": model}) and shown["num_texts"] == 3
+    monkeypatch.setattr(demo_page, "MAP_TEXTS", 2)
+    shown = demo_page.corpus_map({"before": model, "after": model})
+    assert shown == demo_page.corpus_map({"before": model, "after": model}) and shown["num_texts"] == 3
     assert len(shown["texts"]) == len(shown["before"]["points"]) == 2
     client = TestClient(demo_server.create_app(model, model, 3), base_url=ADDRESS)
     assert client.get("/api/corpus").status_code == 200
     found = client.post("/api/search", json={"query": "7"}).json()["after"]["matches"]
-    assert [len(match["text"]) for match in found] == [1, 3, demo_server.SHOWN_CHARACTERS] and found[2][
-        "text"
-    ].endswith("…")
+    assert [len(match["text"]) for match in found] == [3, demo_page.SHOWN_CHARACTERS] and found[1]["text"].endswith(
+        "…"
+    )
     with pytest.raises(InputError, match="the map needs at least two texts"):
         demo_models.ComparedModel("compass", Compass(), ["1"])
 
@@ -219,7 +256,7 @@ def test_what_another_site_may_post_unasked_is_refused(client, kind):
     """Browsers let any page post these types to any address; JSON needs the server's consent, which it never gives."""
     question = json.dumps({"query": "the cat"}).encode()
     refused = client.post("/api/search", content=question, headers={"Content-Type": kind} if kind else {})
-    assert refused.status_code == 422 and "matches" not in refused.text
+    assert refused.status_code == 415 and "matches" not in refused.text
     asked = client.options(
         "/api/search", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
     )
@@ -242,6 +279,75 @@ def test_questions_in_a_flood_are_put_off(models, monkeypatch):
     assert answers[-1].json()["error"].startswith("too many requests")
     assert 80 < int(answers[-1].headers["Retry-After"]) <= 100
     assert client.get("/").status_code == 200
+
+
+def test_requests_of_other_pages_are_refused_and_do_not_count(models, monkeypatch):
+    monkeypatch.setattr(demo_server, "REQUESTS_PER_SECOND", 0.01)
+    monkeypatch.setattr(demo_server, "MAX_BURST", 1)
+    client = TestClient(demo_server.create_app(*models, 4), base_url=ADDRESS)
+    json_type = {"Content-Type": "application/json"}
+    for headers in (
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
+        {"Sec-Fetch-Site": "same-site", "Origin": "http://127.0.0.1:3000"},  # another port of this machine
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ):
+        refused = client.post("/api/search", content=b'{"query": "a"}', headers=json_type | headers)
+        assert refused.status_code == 403 and refused.json() == {"error": "requests of other pages are refused"}
+        assert client.get("/api/corpus", headers=headers).status_code == 403
+        assert client.get("/", headers=headers).status_code == 200  # a link to the page
+    for _ in range(3):
+        assert client.post("/api/search", content=b"{}", headers={"Content-Type": "text/plain"}).status_code == 415
+    own = {"Sec-Fetch-Site": "same-origin", "Origin": ADDRESS}
+    statuses = [client.post("/api/search", json={"query": "a"}, headers=own).status_code for _ in range(2)]
+    assert statuses == [200, 429]
+
+
+@pytest.fixture
+def port(models, monkeypatch):
+    """The port of a server that waits 0.3 s for a request."""
+    monkeypatch.setattr(demo_server, "REQUEST_SECONDS", 0.3)
+    with demo.open_socket(0) as listening:
+        server = uvicorn.Server(demo.server_config(demo_server.create_app(*models, 4)))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: local",
+        b"POST /api/cosine HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+        b"GET /icon.svg HTTP/1.1\r\nHost: localhost\r\n\r\nGET /icon",
+    ],
+    ids=["nothing", "half of the headers", "half of the body", "half of a second request"],
+)
+def test_a_request_that_does_not_arrive_is_hung_up_on(port, start):
+    """Otherwise such connections use up the descriptors of the server, and nobody else is answered."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(start)
+        began = time.monotonic()
+        with contextlib.suppress(ConnectionResetError):
+            while connection.recv(4096):
+                pass
+        assert time.monotonic() - began < 5
+
+
+def test_a_slow_answer_is_not_hung_up_on(port, models, monkeypatch):
+    def slowly(texts, encode=models[1].encoder.encode):
+        time.sleep(1)
+        return encode(texts)
+
+    monkeypatch.setattr(models[1].encoder, "encode", slowly)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    body = json.dumps({"first": "a cat", "second": "a dog"})
+    connection.request("POST", "/api/cosine", body, {"Content-Type": "application/json"})
+    assert connection.getresponse().status == 200
+    connection.close()
 
 
 def test_the_token_bucket_refills():
@@ -298,6 +404,44 @@ def test_the_page_is_of_local_files_under_a_strict_policy(client):
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
 
 
+# ---- The exported page ----
+
+
+def test_the_exported_page_is_one_file_under_a_strict_policy(models):
+    text = demo_export.export_page(*models, 4)
+    page = Page()
+    page.feed(text)
+    assert [link for link in page.links if not link.startswith("data:")] == []
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    blocks = re.findall(r"<(?:script|style)>(.*?)</(?:script|style)>", text, re.DOTALL)
+    assert len(blocks) == 3 and all(demo_export.source(block) in policy for block in blocks)
+    assert "unsafe" not in policy and "default-src 'none'" in policy and "http" not in policy.replace("http-equiv", "")
+
+
+def test_quantised_vectors_have_nearly_the_same_cosines():
+    vectors = np.random.default_rng(0).standard_normal((50, 384)).astype(np.float32)
+    vectors[0] = 0
+    model = SimpleNamespace(vectors=vectors, random_cosines=np.linspace(-1, 1, 99))
+    packed = demo_export.packed(model, range(50))
+    bytes_ = np.frombuffer(base64.b64decode(packed["vectors"]), np.int8).reshape(50, packed["dimensions"])
+    expected, found = (cosine_similarity(values.astype(float)) for values in (vectors, bytes_))
+    assert np.abs(expected - found).max() < 0.01
+    assert len(packed["random_cosines"]) == 1001 and packed["random_cosines"][500] == 0
+
+
+def test_no_text_can_end_the_data_of_the_exported_page():
+    attack = "</script><script>alert(1)</script>"
+
+    class Lengths(Compass):
+        def encode(self, texts):
+            return super().encode([str(len(text)) for text in texts])
+
+    model = demo_models.ComparedModel(attack, Lengths(), [attack, "a", "bb"])
+    text = demo_export.export_page(model, model, 1)
+    data = text[text.index('id="snapshot">') :].removeprefix('id="snapshot">').split("</script>")[0]
+    assert json.loads(data)["corpus"]["before"]["name"] == attack and "<" not in data
+
+
 # ---- The command ----
 
 
@@ -323,6 +467,15 @@ def test_the_base_model_is_read_from_the_record(folder, tmp_path):
     assert recorded("mini-mlm", None) == str(EMBEDDED_MODEL)
     with pytest.raises(InputError, match="trained from a local folder 'my-bert'; give its path with --before"):
         recorded("my-bert", None)
+    (tmp_path / "my-bert").mkdir()
+    note_local_base(tmp_path, str(tmp_path / "my-bert"))
+    assert recorded("my-bert", None) == str(tmp_path / "my-bert")
+    assert fnmatch("_base_model.txt", NOT_PUSHED[0]) and (tmp_path / "_base_model.txt").exists()
+    (tmp_path / "my-bert").rmdir()  # moved since
+    with pytest.raises(InputError, match="give its path with --before"):
+        recorded("my-bert", None)
+    note_local_base(tmp_path / "other", "bert-base-uncased")  # not a folder: nothing to note
+    assert not (tmp_path / "other").exists()
     for damaged in ("{", "{}"):
         (tmp_path / "train_results.json").write_text(damaged)
         with pytest.raises(InputError, match="no train_results.json that names the base model; give .* with --before"):
@@ -348,6 +501,9 @@ def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch, tmp_path, c
     (pickled / "model.safetensors").unlink()
     with pytest.raises(InputError, match="--allow_pickle"):
         call(monkeypatch, *common, "--before", pickled, "--texts", folder / "texts.txt")
+    for path in (tmp_path / "absent" / "page.html", tmp_path):
+        with pytest.raises(InputError, match="--export .*: give the name of a file in an existing folder"):
+            call(monkeypatch, *common, "--export", path)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(InputError, match=r'needs uvicorn: pip install "mirror-encoders\[demo\]"'):
         call(monkeypatch, *common)

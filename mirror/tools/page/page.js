@@ -14,7 +14,7 @@ const part = (section, side, selector) => document.querySelector(`#${section} .$
 const percent = (share) => `${Math.round(100 * share)}%`;
 
 // A GET request, or a POST request if there is a body.
-async function ask(url, body) {
+async function askServer(url, body) {
   const request = body && {
     method: "POST",
     headers: { "Content-Type": "application/json" },
@@ -31,18 +31,26 @@ async function ask(url, body) {
   return answer;
 }
 
-function onSubmit(section, show) {
+const ask = window.askSnapshot ?? askServer;
+
+const SHOW = { cosine: showCosines, search: showMatches };
+
+async function submit(section) {
   const form = document.querySelector(`#${section} form`);
   const error = form.querySelector(".error");
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    try {
-      show(await ask(`api/${section}`, Object.fromEntries(new FormData(form))));
-      error.textContent = "";
-    } catch (problem) {
-      error.textContent = problem.message;
-    }
-  });
+  try {
+    SHOW[section](await ask(`api/${section}`, Object.fromEntries(new FormData(form))));
+    error.textContent = "";
+  } catch (problem) {
+    error.textContent = problem.message;
+  }
+}
+
+// Fills in a form and submits it.
+function example(section, values) {
+  const form = document.querySelector(`#${section} form`);
+  for (const [name, value] of Object.entries(values)) form.elements[name].value = value;
+  return submit(section);
 }
 
 // ---- Two texts: their cosine and the histogram of random pairs ----
@@ -204,6 +212,15 @@ function pointAt(side, event) {
 
 // ---- Start ----
 
+function exampleButton(query) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.dir = "auto";
+  button.textContent = query;
+  button.addEventListener("click", () => example("search", { query }));
+  return button;
+}
+
 async function start() {
   corpus = await ask("api/corpus");
   corpus.hues = hues();
@@ -223,9 +240,17 @@ async function start() {
     new ResizeObserver(() => drawMap(side)).observe(canvas);
   }
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawMaps);
+  document.querySelector("#search .examples").append(...corpus.examples.map(exampleButton));
+  const [first, second] = corpus.pair;
+  if (second) await example("cosine", { first, second });
+  if (corpus.examples.length) await example("search", { query: corpus.examples[0] });
   document.body.dataset.ready = "";
 }
 
-onSubmit("cosine", showCosines);
-onSubmit("search", showMatches);
+for (const section of Object.keys(SHOW)) {
+  document.querySelector(`#${section} form`).addEventListener("submit", (event) => {
+    event.preventDefault();
+    submit(section);
+  });
+}
 start().catch((error) => (document.getElementById("facts").textContent = error.message));
