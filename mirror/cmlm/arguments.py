@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.cmlm.config import CMLMConfig
+from mirror.cmlm.config import DOCUMENT_STAGES, CMLMConfig
 from mirror.common.config_parser import parse_flags
 from mirror.common.errors import InputError
 from mirror.data.arguments import SourceArguments
@@ -78,7 +78,7 @@ def check_data_for(stage: str, data: CMLMDataArguments) -> None:
     Raises:
         InputError
     """
-    if "cmlm" in stage and not (data.train_file or data.dataset_name):
+    if stage in DOCUMENT_STAGES and not (data.train_file or data.dataset_name):
         raise InputError(f"--stage {stage} learns from documents; give --train_file or --dataset_name")
     if "bitext" in stage and not data.bitext_file:
         raise InputError(f"--stage {stage} learns from translations; give --bitext_file")

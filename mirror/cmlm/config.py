@@ -10,10 +10,12 @@ from mirror.training.base_config import BaseConfig
 from mirror.training.config import check_max_seq_length
 
 
-STAGES = ("cmlm", "cmlm_bitext", "bitext", "nli")
+STAGES = ("cmlm", "cmlm_bitext", "bitext", "nli", "quickthought")
+DOCUMENT_STAGES = ("cmlm", "cmlm_bitext", "quickthought")
 POOLINGS = ("mean", "cls", "max")
 OPTIMIZERS = ("adamw", "lamb")
 SENTENCE_VECTORS = ("pooled", "proj")
+COSINE_SCALE = 20.0  # the default of sentence-transformers' MultipleNegativesRankingLoss; measured in docs/results.md
 
 
 @dataclass
@@ -30,12 +32,13 @@ class CMLMConfig(BaseConfig):
 
     Data:
         language: for splitting sentences: one for all datasets, or one for each.
-        language_smoothing: exponent of the datasets' shares (section 4.4 has 0.3 for the vocabulary).
+        language_smoothing: exponent of the datasets' shares; not in the paper, whose 0.3 is for the vocabulary (4.4).
         swap_probability, mlm_probability: how a pair of segments becomes a row (section 3).
 
     Training:
-        stage: "cmlm", "cmlm_bitext", "bitext" or "nli".
-        bitext_weight, margin: of the bitext loss (Eq. 1).
+        stage: "cmlm", "cmlm_bitext", "bitext", "nli" or the baseline "quickthought".
+        bitext_weight, margin, scale, normalize_embeddings: of the bitext loss (Eq. 1). As printed: margin 0.3, scale 1, not
+            normalized.
         optimizer: "adamw" or the paper's "lamb".
         mini_batch_size: rows in memory at once (gradient caching).
 
@@ -91,8 +94,8 @@ class CMLMConfig(BaseConfig):
     language_smoothing: float = field(
         default=1.0,
         metadata={
-            "help": "With several files: share of a file in an epoch ~ (share of rows) to this power. 1: as they are; "
-            "the paper uses 0.3."
+            "help": "With several files: share of a file in an epoch ~ (share of rows) to this power. 1: as they are. "
+            "Not in the paper."
         },
     )
     swap_probability: float = field(
@@ -113,7 +116,19 @@ class CMLMConfig(BaseConfig):
     bitext_weight: float = field(
         default=0.2, metadata={"help": "Weight of the bitext loss beside that of CMLM, in the stage cmlm_bitext."}
     )
-    margin: float = field(default=0.3, metadata={"help": "Margin of the additive margin softmax."})
+    margin: float = field(default=0.3, metadata={"help": "Margin of the additive margin softmax, before scaling."})
+    normalize_embeddings: bool = field(
+        default=True,
+        metadata={
+            "help": "Compare translations by cosine, as LaBSE does. false: by inner product, Eq. (1) as printed."
+        },
+    )
+    scale: float | None = field(
+        default=None,
+        metadata={
+            "help": f"Factor of cosine minus margin in the bitext loss. Default: {COSINE_SCALE:g}, or 1 for inner products."
+        },
+    )
     optimizer: str = field(
         default="adamw",
         metadata={"help": "adamw (--optim chooses its build), or lamb, the paper's, for batches of thousands."},
@@ -150,6 +165,12 @@ class CMLMConfig(BaseConfig):
         if not 0 < self.mlm_probability <= 1:
             raise InputError(
                 f"--mlm_probability is a share in (0, 1], got {self.mlm_probability}; the paper uses 0.313"
+            )
+        if self.scale is None:
+            self.scale = COSINE_SCALE if self.normalize_embeddings else 1.0
+        if self.scale <= 0:
+            raise InputError(
+                f"--scale must be above 0, got {self.scale}; {COSINE_SCALE:g} suits cosines, 1 inner products"
             )
         if self.bitext_weight < 0 or self.margin < 0:
             raise InputError("--bitext_weight and --margin must be 0 or more; the paper uses 0.2 and 0.3")

@@ -95,11 +95,25 @@ def test_gradient_caching_and_lamb_from_the_command_line(bert_folder, corpus, tm
     assert (tmp_path / "out" / "train_results.json").exists()
 
 
+def test_the_bitext_loss_as_printed_is_one_flag_away():
+    """Eq. (1): inner products, margin 0.3, no scale; by default cosines times 20 (LaBSE)."""
+    files = ["--stage", "bitext", "--bitext_file", "pairs.tsv", "--use_cpu"]
+    *_, default = parse_cmlm_arguments(files)
+    *_, printed = parse_cmlm_arguments([*files, "--normalize_embeddings", "false"])
+    assert (default.normalize_embeddings, default.scale, default.margin) == (True, 20, 0.3)
+    assert (printed.normalize_embeddings, printed.scale, printed.margin) == (False, 1, 0.3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "--stage cmlm learns from documents; give --train_file or --dataset_name"),
         (["--stage", "bitext"], "--stage bitext learns from translations; give --bitext_file"),
+        (
+            ["--stage", "quickthought"],
+            "--stage quickthought learns from documents; give --train_file or --dataset_name",
+        ),
+        (["--scale", "0"], "--scale must be above 0, got 0.0; 20 suits cosines, 1 inner products"),
         (["--stage", "nli"], "--stage nli learns from labelled pairs; give --nli_file"),
         (["--stage", "cml"], "--stage 'cml' is unknown; one of .*; did you mean 'cmlm'"),
         (["--num_projektions", "3"], "unknown flag --num_projektions; did you mean '--num_projections'"),
