@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 import run_cmlm
 from mirror.cmlm.arguments import parse_cmlm_arguments
@@ -16,7 +15,8 @@ from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
 
 
-RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("cmlm-*.yaml"))
+RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
+RECIPES = sorted(RECIPE_FOLDER.glob("cmlm-*.yaml"))
 SMALL = "--max_seq_length 16 --per_device_train_batch_size 8 --max_steps 3 --disable_tqdm true --num_projections 4"
 
 
@@ -147,15 +147,56 @@ def test_wrong_data_is_refused_before_training(bert_folder, corpus, tmp_path, mo
         )
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipes_parse(recipe):
-    *_, config = parse_cmlm_arguments(
-        ["--config", str(recipe), "--train_file", "x.txt", "--bitext_file", "x.tsv", "--use_cpu"]
-    )
-    content = yaml.safe_load(recipe.read_text())
-    assert config.optimizer == "lamb" and config.learning_rate == pytest.approx(1e-3)
-    assert config.num_projections == 15 and set(content) >= {"learning_rate", "max_steps", "mlm_probability"}
+# recipe: stage, steps, pairs on each of 32 devices times accumulation, from scratch; sections 3, 4.2 and 4.4
+SCHEDULES = {
+    "cmlm-base-en": ("cmlm", 1_000_000, 64, True),
+    "cmlm-large-en": ("cmlm", 1_000_000, 64, True),
+    "cmlm-multilingual": ("cmlm", 2_000_000, 64, True),
+    "cmlm-multilingual-first": ("cmlm", 1_500_000, 64, True),
+    "cmlm-multilingual-s1": ("bitext", 1_000_000, 64, False),
+    "cmlm-multilingual-s2": ("cmlm_bitext", 2_000_000, 64, True),
+    "cmlm-multilingual-s3": ("cmlm_bitext", 1_000_000, 64, False),
+    "cmlm-f-mbert": ("cmlm_bitext", 1_000_000, 64, False),
+}
 
 
-def test_there_are_recipes():
-    assert {path.stem for path in RECIPES} >= {"cmlm-base-en", "cmlm-large-en", "cmlm-multilingual"}
+def parse_recipe(name: str):
+    data = ["--train_file", "x.txt", "--bitext_file", "x.tsv", "--nli_file", "x.tsv", "--use_cpu"]
+    return parse_cmlm_arguments(["--config", str(RECIPE_FOLDER / f"{name}.yaml"), *data])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_recipes_are_the_published_schedules(name):
+    script, _, config = parse_recipe(name)
+    batch = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    assert (config.stage, config.max_steps, batch, config.from_scratch) == SCHEDULES[name]
+    assert (config.optimizer, config.learning_rate, config.adam_beta1, config.adam_beta2) == ("lamb", 1e-3, 0.9, 0.999)
+    assert (config.warmup_steps, config.lr_scheduler_type, config.max_seq_length) == (10_000, "linear", 256)
+    assert (config.num_projections, config.language_smoothing, config.pooling) == (15, 1, "mean")
+    if "cmlm" in config.stage:
+        assert (config.mlm_probability, config.swap_probability) == (0.313, 0.5)
+    if "bitext" in config.stage:  # Eq. (1) as printed
+        assert (config.margin, config.scale, config.normalize_embeddings) == (0.3, 1, False)
+    if config.stage == "cmlm_bitext":
+        assert config.bitext_weight == 0.2
+    if name == "cmlm-f-mbert":
+        assert script.model_name_or_path == "bert-base-multilingual-cased"
+
+
+def test_every_recipe_is_checked_and_every_value_names_its_source():
+    assert {path.stem for path in RECIPES} == {*SCHEDULES, "cmlm-multilingual-nli"}
+    assert parse_recipe("cmlm-multilingual-nli")[2].stage == "nli"
+    for path in RECIPES:
+        body = path.read_text().partition("\n\n")[2].splitlines()
+        assert body and all("  # " in line or line == "stage: cmlm" for line in body), path
+
+
+def test_a_recipe_of_an_unknown_model_is_one_line(corpus, tmp_path, monkeypatch):
+    """The multilingual recipes start from a folder that the user makes."""
+    recipe = str(RECIPE_FOLDER / "cmlm-multilingual.yaml")
+    with pytest.raises(InputError, match="out/multilingual-vocabulary") as caught:
+        run(
+            *(monkeypatch, "--config", recipe, "--train_file", corpus["documents.txt"]),
+            *("--output_dir", str(tmp_path / "out")),
+        )
+    assert "\n" not in str(caught.value) and not (tmp_path / "out" / "config.json").exists()
