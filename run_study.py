@@ -1,4 +1,4 @@
-"""Reproduce a table or figure of the Mirror-BERT paper: train and score every cell of its grid and write the table.
+"""Reproduce a table or figure of the papers, Mirror-BERT and CMLM: train and score every cell of its grid and write the table.
 
     python run_study.py --list
     python run_study.py table3 --model_name_or_path bert-base-uncased --data_dir data \\
@@ -6,7 +6,7 @@
     python run_study.py table12 --model_name_or_path roberta-base ... --num_processes 2 -- --bf16 --max_steps 20
 
 Writes table.md, results.csv, figure.png and one folder per cell. Finished cells are not run again: after an
-interruption or a failure, run the same command again. Flags after -- are passed to run_mirror.py.
+interruption or a failure, run the same command again. Flags after -- are passed to run_mirror.py, or to run_cmlm.py.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ def main() -> None:
     from mirror.common.atomic_files import make_output_folder
     from mirror.evaluation.run import default_data_dir
     from mirror.studies.catalogue import find_study, listing
+    from mirror.studies.chains import is_chain_study, make_chain_jobs
     from mirror.studies.execution import estimated_seconds, finished, run_jobs
     from mirror.studies.plan import Setup, make_jobs
     from mirror.studies.report import write_report
+    from mirror.studies.stage_runs import remove_stages
 
     if args.list:
         sys.stdout.write(listing() + "\n")
@@ -57,7 +59,9 @@ def main() -> None:
         language_models=dict(args.language_models),
         skip_missing=args.skip_missing or args.dry_run,  # a dry run lists what is missing
     )
-    jobs, left_out = make_jobs(study, setup)
+    stages_dir = Path(args.stages_dir or setup.output_dir / "stages")
+    is_chain = is_chain_study(study)
+    jobs, left_out = make_chain_jobs(study, setup, stages_dir) if is_chain else make_jobs(study, setup)
     records = {job.name: finished(job) for job in jobs}
     waiting = [job for job in jobs if records[job.name] is None]
     now = waiting[: args.max_cells]
@@ -80,6 +84,8 @@ def main() -> None:
     command = "python run_study.py " + shlex.join(sys.argv[1:])
     sys.stdout.write(write_report(study, setup, records, left_out, command))
     logger.info("table.md, results.csv and figure.png are in %s", output_dir)
+    if is_chain and all(records.values()) and not (args.keep_models or args.stages_dir):
+        remove_stages(stages_dir)
     if failures:
         raise InputError(
             f"{len(failures)} of {len(now)} cells failed: {', '.join(failures)}; run the same command again"
@@ -115,6 +121,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="cells in parallel, each on one GPU if there are any (default: 1)",
     )
     add("--keep_models", action="store_true", help="keep the weights of each cell (default: only the scores)")
+    add("--stages_dir", metavar="S", help="folder for the models of CMLM's stages, kept, which several studies can share "
+        "(default: stages/ in the output folder, deleted after the last cell unless --keep_models)")  # fmt: skip
     add("--skip_missing", action="store_true", help="leave out cells without a corpus and tasks without data")
     add("--dry_run", action="store_true", help="print the cells and the estimated duration; run and write nothing")
     args = parser.parse_args(argv)
@@ -145,7 +153,7 @@ def parse_extra_flags(argv: list[str]) -> dict[str, list[str]]:
         elif flags:
             flags[name].append(item)
         else:
-            raise InputError(f"only flags of run_mirror.py may follow --; '{item}' is not a flag")
+            raise InputError(f"only flags of run_mirror.py or run_cmlm.py may follow --; '{item}' is not a flag")
     return flags
 
 

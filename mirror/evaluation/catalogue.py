@@ -20,6 +20,7 @@ from mirror.evaluation import (
     sts,
     tatoeba,
     transfer,
+    xeval,
 )
 from mirror.evaluation.task import Task
 
@@ -46,6 +47,7 @@ def all_tasks(data_dir: Path, options: Options | None = None) -> dict[str, Task]
         qqp.tasks(data_dir),
         geometry.tasks(data_dir, options.isotropy_texts),
         transfer.tasks(data_dir, options.senteval_dir),
+        xeval.tasks(data_dir),
         tatoeba.tasks(data_dir),
         amazon.tasks(data_dir),
         amazon_tuned.tasks(data_dir),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirror.common.errors import InputError, did_you_mean
 from mirror.studies import grids_ablations as ablations
+from mirror.studies import grids_cmlm as cmlm
 from mirror.studies import grids_results as results
 from mirror.studies.cells import Study
 
@@ -29,6 +30,15 @@ STUDIES = {
     "table21": ablations.TABLE21,
     "cls_vs_mean": ablations.CLS_VS_MEAN,
     "selection": ablations.SELECTION,
+    "cmlm_table1": cmlm.TABLE1,
+    "cmlm_table2": cmlm.TABLE2,
+    "cmlm_table3": cmlm.TABLE3,
+    "cmlm_table4": cmlm.TABLE4,
+    "cmlm_table5": cmlm.TABLE5,
+    "cmlm_table6": cmlm.TABLE6,
+    "cmlm_table7": cmlm.TABLE7,
+    "cmlm_figure2": cmlm.FIGURE2,
+    "cmlm_figure3": cmlm.FIGURE3,
 }
 
 
@@ -45,4 +55,4 @@ def find_study(name: str) -> Study:
 
 def listing() -> str:
     """Return the text of `--list`, one line per study."""
-    return "\n".join(f"  {name:<12} {study.title}" for name, study in STUDIES.items())
+    return "\n".join(f"  {name:<13} {study.title}" for name, study in STUDIES.items())

@@ -54,14 +54,18 @@ class Study:
     cells: tuple[Cell, ...]
     columns: tuple[Column, ...]
     average: bool = False  # adds a last column with the mean of the others
-    figure: str = "bars"  # bars, curve (rows are numbers), roc, histograms, agreement
+    figure: str = "bars"  # bars, curve (rows are numbers), roc, histograms, agreement, languages, plane
     published: Published = field(default_factory=dict)
     choose_on: str = ""  # label of the dev column that selects the best row
+    also: Mapping[str, str] = field(
+        default_factory=dict
+    )  # suffix of further rows of the same cells -> field to report
     note: str = ""  # differences from the paper
 
     @property
     def rows(self) -> list[str]:
-        return list(dict.fromkeys(cell.row for cell in self.cells))
+        suffixes = ("", *(f", {suffix}" for suffix in self.also))
+        return list(dict.fromkeys(f"{cell.row}{suffix}" for cell in self.cells for suffix in suffixes))
 
 
 def main_scores(tasks: tuple[str, ...]) -> tuple[Column, ...]:

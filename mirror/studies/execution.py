@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,9 @@ import torch
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
 from mirror.studies.agreement import agreement
+from mirror.studies.chains import ChainJob, different_settings
 from mirror.studies.plan import Flags, Job, as_arguments
+from mirror.studies.stage_runs import finish_stages
 from mirror.training.run_record import RunRecord
 
 
@@ -46,7 +49,7 @@ def finished(job: Job) -> dict | None:
     if not path.is_file():
         return None
     record = json.loads(path.read_text(encoding="utf-8"))
-    if different := _differences(record["identity"], job.identity):
+    if different := different_settings(record["identity"], job.identity):
         raise InputError(
             f"{path} was created with another {', '.join(different)}; give another --output_dir or delete {job.folder}"
         )
@@ -108,6 +111,8 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
         if job.train:
             _run_script("run_mirror.py", job.train, log, environment)
+        if isinstance(job, ChainJob):
+            finish_stages(job.stages, partial(_run_script, log=log, environment=environment))
         trained = time.perf_counter()
         _run_script("run_eval.py", job.evaluate, log, environment)
     tasks = json.loads((job.folder / "scores" / "results.json").read_text(encoding="utf-8"))["tasks"]
@@ -121,7 +126,7 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
         "texts": job.texts,
         "seconds_training": round(trained - start, 1),
         "seconds_scoring": round(time.perf_counter() - trained, 1),
-        "run_on": _run_on(model) if job.train else None,
+        "run_on": _run_on(job),
         "identity": job.identity,
         "tasks": tasks,
     }
@@ -170,9 +175,12 @@ def _run_script(script: str, flags: Flags, log, environment: dict[str, str]) -> 
         raise CellError(f"{script} exited with {done.returncode}: {_last_line(Path(log.name))}")
 
 
-def _run_on(model: Path) -> str:
-    """Return the hardware and versions recorded by run_mirror.py."""
-    record = RunRecord.load(model)
+def _run_on(job: Job) -> str | None:
+    """Return the hardware and versions recorded by the last script that trained, or None if nothing was trained."""
+    stages = job.stages if isinstance(job, ChainJob) else ()
+    if not job.train and not stages:
+        return None
+    record = RunRecord.load(stages[-1].folder if stages else job.folder / "model")
     return ", ".join([record.hardware, *(f"{package} {record.versions[package]}" for package in PACKAGES)])
 
 
@@ -186,13 +194,3 @@ def _last_line(path: Path) -> str:
 def _summary(record: dict) -> str:
     scores = [f"{name} {task['main_score']:.4f}" for name, task in record["tasks"].items()]
     return f"{', '.join(scores)} ({record['seconds_training'] + record['seconds_scoring']:.0f} s)"
-
-
-def _differences(one: dict, other: dict) -> list[str]:
-    """Return the flags and names of corpora in which two identities differ."""
-    return [
-        f"--{key}" if script.endswith(".py") else key
-        for script in other
-        for key in sorted({*one[script], *other[script]})
-        if one[script].get(key) != other[script].get(key)
-    ]

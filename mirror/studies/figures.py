@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mirror.evaluation import plots
+from mirror.studies import figures_cmlm
 from mirror.studies.cells import Study
 from mirror.studies.table import AVERAGE, Scores, column_header, published_scores, shown_columns
 
@@ -23,6 +24,10 @@ def draw(study: Study, scores: Scores, records: Sequence[dict], family: str, pat
     elif study.figure == "histograms":
         results = _first_seed(study, records, "qqp_cosine")
         plots.cosine_histograms(path, {row: result["histogram"] for row, result in results.items()}, study.title)
+    elif study.figure == "languages":
+        figures_cmlm.language_bars(path, _first_seed(study, records, "language_bias"), study.title)
+    elif study.figure == "plane":
+        figures_cmlm.language_planes(path, _first_seed(study, records, "tatoeba_projection"), study.title)
     elif study.figure == "agreement":
         agreement_scatter(path, records, study.title)
     else:

@@ -47,7 +47,7 @@ def collect(study: Study, records: Sequence[dict]) -> Scores:
         records: contents of `cell.json`.
     """
     by_seed: dict[str, dict] = {row: {} for row in study.rows}  # row -> seed -> label -> value
-    for record in records:
+    for record in readings(study, records):
         values = by_seed[record["row"]].setdefault(record["seed"], {})
         values |= {column.label: value for column, value in measured(study, record)}
     labels = [c.label for c in study.columns if any(c.label in v for s in by_seed.values() for v in s.values())]
@@ -60,10 +60,16 @@ def collect(study: Study, records: Sequence[dict]) -> Scores:
     return {row: _over_seeds(labels, seeds) for row, seeds in by_seed.items()}
 
 
+def readings(study: Study, records: Sequence[dict]) -> list[dict]:
+    """Return each record, followed by a copy for each further row that reports another field of it (`Study.also`)."""
+    suffixes = [("", {}), *((f", {suffix}", {"field": field}) for suffix, field in study.also.items())]
+    return [record | {"row": record["row"] + suffix} | field for record in records for suffix, field in suffixes]
+
+
 def measured(study: Study, record: dict) -> list[tuple[Column, float]]:
     """Return the columns that a cell fills, with their values."""
     return [
-        (column, record["tasks"][column.task][column.field])
+        (column, record["tasks"][column.task][record.get("field", column.field)])
         for column in study.columns
         if column.task in record["tasks"] and column.part in (None, record["part"])
     ]
@@ -135,11 +141,11 @@ def format_csv(study: Study, records: Sequence[dict]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("row", "part", "seed", "column", "task", "field", "score", "seconds"))
-    for record in records:
+    for record in readings(study, records):
         seconds = round(record["seconds_training"] + record["seconds_scoring"], 1)
         cell = (record["row"], record["part"], record["seed"] if record["seed"] is not None else "")
         for column, value in measured(study, record):
-            writer.writerow((*cell, column.label, column.task, column.field, value, seconds))
+            writer.writerow((*cell, column.label, column.task, record.get("field", column.field), value, seconds))
     return text.getvalue()
 
 

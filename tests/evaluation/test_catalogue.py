@@ -13,10 +13,12 @@ DOCUMENTED_TASKS = """
     simlex999 simverb3500 men ws353 rw rg65 mturk287 mturk771 multisimlex_eng multisimlex_eng_fra bli_en_fr qnli
     bel_ncbi bel_bc5cdr_disease bel_bc5cdr_chemical bel_askapatient bel_cometa xlbel_de
     transfer_mr transfer_cr transfer_subj transfer_mpqa transfer_sst2 transfer_trec transfer_mrpc transfer_sicke
-    transfer_sickr tatoeba_fra amazon_zero_shot amazon_zero_shot_tuned language_bias qqp_cosine isotropy
+    transfer_sickr tatoeba_fra tatoeba_projection xeval_ar amazon_zero_shot amazon_by_domain amazon_zero_shot_tuned language_bias qqp_cosine isotropy
     docs_search docs_search_dev
 """.split()
-DOCUMENTED_GROUPS = "sts multilingual_sts word multisimlex multisimlex_cross bli bel xlbel transfer tatoeba".split()
+DOCUMENTED_GROUPS = (
+    "sts multilingual_sts word multisimlex multisimlex_cross bli bel xlbel transfer xeval tatoeba".split()
+)
 
 
 @pytest.fixture(scope="module")

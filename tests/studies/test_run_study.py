@@ -167,7 +167,7 @@ def test_a_folder_with_another_run_is_refused(bert_folder, fakes, monkeypatch):
     [
         (["--", "--seed", "3"], "--seed after -- is set by run_study.py itself"),
         (["--", "--max_train_samples", "3"], "--max_train_samples must be given before the --"),
-        (["--", "stray"], "only flags of run_mirror.py may follow --; 'stray' is not a flag"),
+        (["--", "stray"], "only flags of run_mirror.py or run_cmlm.py may follow --; 'stray' is not a flag"),
         (
             ["--corpus_dir", "nowhere"],
             r"no corpus nowhere/texts.txt \(data_scripts/sample_sentences.py creates it\); --skip_missing",
