@@ -164,7 +164,7 @@ def test_every_stage_is_a_command_that_run_cmlm_takes(bert_folder, workplace, na
     by_folder = {}
     for run in (run for job in jobs for run in job.stages):
         *_, config = parse_cmlm_arguments([*execution.as_arguments(run.flags), "--use_cpu"])
-        assert config.seed == 33 and run.texts == config.max_steps * 2048 // 32 or config.stage == "nli"
+        assert (config.seed == 33 and run.texts == config.max_steps * 2048 // 32) or config.stage == "nli"
         assert by_folder.setdefault(run.folder, run.identity) == run.identity  # one name, one stage
 
 
