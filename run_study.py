@@ -37,8 +37,9 @@ def main() -> None:
     from mirror.studies.catalogue import find_study, listing
     from mirror.studies.chains import is_chain_study, make_chain_jobs
     from mirror.studies.execution import estimated_seconds, finished, run_jobs
-    from mirror.studies.plan import Setup, make_jobs
+    from mirror.studies.plan import make_jobs
     from mirror.studies.report import write_report
+    from mirror.studies.setup import Setup, paper_models
     from mirror.studies.stage_runs import remove_stages
 
     if args.list:
@@ -56,8 +57,10 @@ def main() -> None:
         seeds=tuple(dict.fromkeys(args.seeds)),
         max_train_samples=args.max_train_samples,
         extra=parse_extra_flags(extra),
-        language_models=dict(args.language_models),
+        language_models=(paper_models(study) if args.paper_models else {}) | dict(args.language_models),
         skip_missing=args.skip_missing or args.dry_run,  # a dry run lists what is missing
+        modern=args.modern,
+        bli_vocabulary=args.bli_vocabulary,
     )
     stages_dir = Path(args.stages_dir or setup.output_dir / "stages")
     is_chain = is_chain_study(study)
@@ -69,8 +72,8 @@ def main() -> None:
         logger.info(line)
     done = [record for record in records.values() if record]
     seconds, basis = estimated_seconds(now, done, args.num_processes)
-    logger.info("%s\n%d cells: %d done, %d to run now, about %s (%s)",
-                study.title, len(jobs), len(done), len(now), format_duration(seconds), basis)  # fmt: skip
+    logger.info("%s\n%d cells: %d done, %d to run now with %s training steps, about %s (%s)", study.title, len(jobs),
+                len(done), len(now), f"{sum(job.steps for job in now):,}", format_duration(seconds), basis)  # fmt: skip
     if args.dry_run:
         sys.stdout.write("".join(f"  {'done' if records[job.name] else '    '} {job.name}\n" for job in jobs))
         return
@@ -99,7 +102,14 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--list", action="store_true", help="print all studies and exit")
     add("--model_name_or_path", metavar="M", help="masked LM to start from: a Hub id or a folder")
     add("--language_models", nargs="+", type=assignment, default=[], metavar="PART=M",
-        help="other models for parts of a study, for example fra=camembert-base in table1")  # fmt: skip
+        help="other models for parts of a study, for example fra=camembert-base in table1, fr=... in table6")  # fmt: skip
+    add("--paper_models", action="store_true",
+        help="the model that the paper has for each part, by recipes/ (its Table 15), for example the BERT of each "
+        "language in table1")  # fmt: skip
+    add("--modern", action="store_true",
+        help="this project's defaults (mean without padding, no repeated texts, the tokenizer's own mask) instead of "
+        "the published recipe of the model and level")  # fmt: skip
+    add("--bli_vocabulary", metavar="FILE", help="word list to add to the candidates of BLI, as in run_eval.py")
     add(
         "--seeds", nargs="+", type=positive, default=[33, 44, 55], metavar="S", help="random seeds (default: 33 44 55)"
     )
@@ -111,7 +121,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="folders of training corpora (default: mirror_corpus/ in the data folder)",
     )
     add("--output_dir", metavar="O", help="output folder (default: out/studies/STUDY)")
-    add("--max_train_samples", type=positive, metavar="N", help="train every cell on the first N distinct texts")
+    add("--max_train_samples", type=positive, metavar="N", help="train every cell on the first N texts")
     add("--max_cells", type=positive, metavar="N", help="run at most N cells; run the same command again for the rest")
     add(
         "--num_processes",
@@ -124,7 +134,11 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--stages_dir", metavar="S", help="folder for the models of CMLM's stages, kept, which several studies can share "
         "(default: stages/ in the output folder, deleted after the last cell unless --keep_models)")  # fmt: skip
     add("--skip_missing", action="store_true", help="leave out cells without a corpus and tasks without data")
-    add("--dry_run", action="store_true", help="print the cells and the estimated duration; run and write nothing")
+    add(
+        "--dry_run",
+        action="store_true",
+        help="print the cells, their training steps and the estimated duration; run and write nothing",
+    )
     args = parser.parse_args(argv)
     if not args.list:
         for name, value in (("STUDY", args.study), ("--model_name_or_path", args.model_name_or_path)):

@@ -17,6 +17,7 @@ STUDIES = {
     "figure4": results.FIGURE4,
     "table5": results.TABLE5,
     "table6": results.TABLE6,
+    "table6_joint": results.TABLE6_JOINT,
     "figure5": ablations.FIGURE5,
     "table7": ablations.TABLE7,
     "figure7": results.FIGURE7,
@@ -28,6 +29,8 @@ STUDIES = {
     "table13": ablations.TABLE13,
     "table14": ablations.TABLE14,
     "table21": ablations.TABLE21,
+    "table21_words": ablations.TABLE21_WORDS,
+    "table21_phrases": ablations.TABLE21_PHRASES,
     "cls_vs_mean": ablations.CLS_VS_MEAN,
     "selection": ablations.SELECTION,
     "cmlm_table1": cmlm.TABLE1,
@@ -55,4 +58,4 @@ def find_study(name: str) -> Study:
 
 def listing() -> str:
     """Return the text of `--list`, one line per study."""
-    return "\n".join(f"  {name:<13} {study.title}" for name, study in STUDIES.items())
+    return "\n".join(f"  {name:<15} {study.title}" for name, study in STUDIES.items())

@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-import yaml
-
 from mirror.cmlm.config import CMLMConfig
-from mirror.common.errors import InputError, one_line
+from mirror.common.errors import InputError
 from mirror.evaluation.run import make_plan
 from mirror.studies.cells import Cell, Study
-from mirror.studies.plan import OWN_FLAGS, Flags, Job, Setup, cell_name
+from mirror.studies.plan import OWN_FLAGS, Job, cell_name
+from mirror.studies.recipes import recipe_named
+from mirror.studies.setup import Flags, Setup, check_models
 from mirror.training.run_record import FILE
 
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 # In a folder of --corpus_dir; a file's name up to the first dot is its language.
 DOCUMENTS, ENGLISH, BITEXT, NLI = "documents/*", "documents/en.*", "bitext/*", "nli/*"
 DATA_FLAGS = {
@@ -32,7 +31,7 @@ DATA_FLAGS = {
     "bitext": ("bitext_file",),
     "nli": ("nli_file",),
 }
-SET_BY_CHAINS = OWN_FLAGS | {"stage", "config", "bitext_file", "nli_file", "language", "resume_from_checkpoint"}
+SET_BY_CHAINS = OWN_FLAGS | {"stage", "bitext_file", "nli_file", "language", "resume_from_checkpoint"}
 SHAPE = ("num_projections", "skip_connection", "pooling")  # of the model: equal in all stages of a chain
 PATHS = {"output_dir", "train_file", "bitext_file", "nli_file"}
 
@@ -79,15 +78,15 @@ class StageRun:
         return {f"{self.stage.name}: run_cmlm.py": flags, f"{self.stage.name}: data": self.sizes}
 
     @property
+    def steps(self) -> int:
+        """Number of training steps; 0 if the flags tell only epochs."""
+        return max(0, int(self.flags.get("max_steps", [0])[0]))
+
+    @property
     def texts(self) -> int:
         """Number of training pairs, as far as the flags tell it."""
-        numbers = (int(self.flags.get(key, [default])[0]) for key, default in (
-            ("max_steps", 0),
-            ("per_device_train_batch_size", CMLMConfig.per_device_train_batch_size),
-            ("gradient_accumulation_steps", 1),
-        ))  # fmt: skip
-        steps, batch, accumulated = numbers
-        return max(0, steps) * batch * accumulated
+        batch = int(self.flags.get("per_device_train_batch_size", [CMLMConfig.per_device_train_batch_size])[0])
+        return self.steps * batch * int(self.flags.get("gradient_accumulation_steps", [1])[0])
 
 
 @dataclass(frozen=True)
@@ -108,6 +107,11 @@ def is_chain_study(study: Study) -> bool:
     return isinstance(study.cells[0], ChainCell)
 
 
+def recipes_of(study: Study) -> list[str]:
+    """Return the recipes of a study's stages, each once."""
+    return list(dict.fromkeys(f"recipes/{stage.recipe}.yaml" for cell in study.cells for stage in cell.chain))
+
+
 def make_chain_jobs(study: Study, setup: Setup, stages_dir: Path) -> tuple[list[ChainJob], list[str]]:
     """Build the jobs of a study of CMLM, as `mirror.studies.plan.make_jobs` does for Mirror-BERT's.
 
@@ -115,10 +119,11 @@ def make_chain_jobs(study: Study, setup: Setup, stages_dir: Path) -> tuple[list[
         stages_dir: folder of the stages' models.
 
     Raises:
-        InputError: data is missing and `skip_missing` is not set, a flag after `--` that the study sets or varies, a recipe
-            that cannot be read, or a chain whose stages do not fit.
+        InputError: data is missing and `skip_missing` is not set, a model cannot be read, a flag after `--` that the study
+            sets or varies, a recipe that cannot be read, or a chain whose stages do not fit.
     """
     check_extra(study, setup.extra)
+    check_models(study, setup)
     jobs: list[ChainJob] = []
     left_out: dict[str, list[str]] = {}  # reason -> cells
     for cell in study.cells:
@@ -155,14 +160,10 @@ def read_recipe(name: str) -> dict:
     Raises:
         InputError: it cannot be read, or names no stage.
     """
-    path = RECIPES / f"{name}.yaml"
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: {one_line(error)}") from error
-    if not isinstance(settings, dict) or settings.get("stage") not in DATA_FLAGS:
-        raise InputError(f"{path}: no stage of run_cmlm.py; one of {', '.join(DATA_FLAGS)}")
-    return settings
+    recipe = recipe_named(name)
+    if recipe.settings.get("stage") not in DATA_FLAGS:
+        raise InputError(f"{recipe.path}: no stage of run_cmlm.py; one of {', '.join(DATA_FLAGS)}")
+    return recipe.settings
 
 
 @cache
@@ -191,8 +192,7 @@ def _reason_to_leave_out(cell: ChainCell, setup: Setup) -> str:
 
 def _settings(stage: Stage, setup: Setup) -> dict:
     recipe = read_recipe(stage.recipe)
-    modern = getattr(setup, "modern", False)  # this project's defaults instead of the published recipes
-    return ({"stage": recipe["stage"]} if modern else recipe) | stage.flags
+    return ({"stage": recipe["stage"]} if setup.modern else recipe) | stage.flags
 
 
 def _pattern(stage: Stage, flag: str) -> str:
@@ -220,7 +220,8 @@ def _job(cell: ChainCell, tasks: tuple[str, ...], seed: int | None, setup: Setup
         flags |= {"pooling": ["mean"], "max_seq_length": [str(CMLMConfig.max_seq_length)]}
         flags |= {key: setup.extra[key] for key in ("pooling", "max_seq_length") if key in setup.extra}
     flags |= {key: [str(value)] for key, value in cell.scoring.items()}
-    return ChainJob(cell, seed, folder, {}, flags, {}, sum(run.texts for run in stages), stages=stages)
+    texts, steps = sum(run.texts for run in stages), sum(run.steps for run in stages)
+    return ChainJob(cell, seed, folder, {}, flags, {}, texts, steps, stages=stages)
 
 
 def _stage_runs(cell: ChainCell, seed: int | None, setup: Setup, stages_dir: Path) -> tuple[StageRun, ...]:

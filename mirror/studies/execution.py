@@ -96,7 +96,7 @@ def run_jobs(
 
 
 def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
-    """Train the model of a job if it has corpora, score it, and write the record.
+    """Train the encoder or both encoders of a job if it has corpora, score them, and write the record.
 
     Returns:
         The record, the content of `cell.json`.
@@ -105,12 +105,13 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
         CellError: a command failed.
     """
     model = job.folder / "model"
-    shutil.rmtree(model, ignore_errors=True)  # left by an interrupted run
+    _remove_models(job)  # left by an interrupted run
     job.folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
-        if job.train:
-            _run_script("run_mirror.py", job.train, log, environment)
+        for flags in (job.train, job.train_second):
+            if flags:
+                _run_script("run_mirror.py", flags, log, environment)
         if isinstance(job, ChainJob):
             finish_stages(job.stages, partial(_run_script, log=log, environment=environment))
         trained = time.perf_counter()
@@ -132,7 +133,7 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
     }
     atomic_write_text(job.folder / RESULT, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     if not keep_models:
-        shutil.rmtree(model, ignore_errors=True)
+        _remove_models(job)
     return record
 
 
@@ -164,6 +165,11 @@ def estimated_seconds(jobs: Sequence[Job], done: Sequence[dict], num_processes: 
     basis += f", {measured}" if seconds else ", assumed" if not done else ", training speed assumed"
     total = sum(job.texts / pace + scoring for job in jobs)
     return total / num_processes, basis
+
+
+def _remove_models(job: Job) -> None:
+    for name in ("model", "second_model"):
+        shutil.rmtree(job.folder / name, ignore_errors=True)
 
 
 def _run_script(script: str, flags: Flags, log, environment: dict[str, str]) -> None:

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from mirror.evaluation.amazon import LANGUAGES as AMAZON_LANGUAGES
 from mirror.evaluation.published import TRANSFER
-from mirror.evaluation.published_cmlm import AVERAGES, printed_table
-from mirror.evaluation.xeval import LANGUAGES as XEVAL_LANGUAGES
+from mirror.evaluation.published_cmlm import AVERAGES, TASKS, printed_table
 from mirror.studies.cells import Column, Study, main_scores
 from mirror.studies.chains import ENGLISH, ChainCell, Stage
 from mirror.studies.table import AVERAGE
@@ -18,6 +17,7 @@ BASE, LARGE, MULTILINGUAL = "bert-base-uncased", "bert-large-uncased", "multilin
 MBERT, XLMR = "bert-base-multilingual-cased", "xlm-roberta-large"
 # Standard BERT: no conditioning, and the masking rate of its paper (section 3 calls 31.3% higher than classical BERT's).
 PLAIN_MLM = {"num_projections": 0, "mlm_probability": 0.15}
+LARGE_MODEL, MBERT_MODEL = {"large": "cmlm-large-en"}, {"mBERT": "cmlm-f-mbert"}  # for --paper_models
 PCR = {"remove_components": 1}  # the first component of each language (section 5.1)
 
 # Names of the stages; section 4.4 has their steps. "S1" to "S3" are named as in the caption of Table 3.
@@ -31,35 +31,30 @@ S1, S2, S3 = (FIRST, Stage("br", "cmlm-multilingual-s1")), (Stage("s2", "cmlm-mu
 )  # fmt: skip
 F_MBERT = Stage("f_mbert", "cmlm-f-mbert")
 
-SENTEVAL = dict(zip("MR CR SUBJ MPQA SST TREC MRPC SICK-E SICK-R".split(), TRANSFER, strict=True))
-XEVAL = {language: f"xeval_{language}" for language in XEVAL_LANGUAGES}
-# Table 5's codes -> Tatoeba's
-TATOEBA = {
-    code: f"tatoeba_{task}"
-    for code, task in zip(
-        "af ar bg bn de el es et eu fa fi fr he hi hu id it ja jv ka kk ko ml mr nl pt ru sw ta te th tl tr ur vi zh".split(),
-        "afr ara bul ben deu ell spa est eus pes fin fra heb hin hun ind ita jpn jav kat kaz kor mal mar nld por rus swh tam "
-        "tel tha tgl tur urd vie cmn".split(),
-        strict=True,
-    )
-}
-TABLE6_LANGUAGES = {code: f"tatoeba_{code}" for code in "fra cmn spa deu rus ita tur por hun jpn nld".split()}
 DIRECTIONS = {"out of English": "accuracy_from_english", "mean of both directions": "accuracy_mean"}
 
 
-def _published(table: str, labels: Mapping[str, str], rows: Mapping[str, tuple[str, ...]]) -> dict:
-    """Return what a table prints, by checkpoint and row.
-
-    Args:
-        labels: column of the paper -> label of the study.
-        rows: checkpoint -> the rows that belong to it.
-    """
+def _printed(table: str, labels: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Return what a table prints, with this study's labels instead of the paper's columns: row -> label -> score."""
     labels = {**labels, **dict.fromkeys(AVERAGES, AVERAGE)}
-    printed = {
+    return {
         row: {labels[column]: value for column, value in values.items()}
         for row, values in printed_table(table).items()
     }
-    return {checkpoint: {row: printed[row] for row in own} for checkpoint, own in rows.items()}
+
+
+def _compared(table: str, labels: Mapping[str, str], rows: Mapping[str, tuple[str, ...]]) -> dict:
+    """Return the fields `published` and `baselines` of a study.
+
+    Args:
+        labels: column of the paper -> label of the study.
+        rows: checkpoint -> the rows that belong to it; the other rows of the table are baselines.
+    """
+    printed, ours = _printed(table, labels), {row for own in rows.values() for row in own}
+    return {
+        "published": {checkpoint: {row: printed[row] for row in own} for checkpoint, own in rows.items()},
+        "baselines": {row: scores for row, scores in printed.items() if row not in ours},
+    }
 
 
 def _english(name: str, flags: Mapping[str, object] | None = None, size: str = "base") -> tuple[Stage, ...]:
@@ -85,14 +80,15 @@ TABLE1 = Study(
     ),
     main_scores(TRANSFER),
     average=True,
-    published=_published(
+    **_compared(
         "1",
-        SENTEVAL,
+        TASKS["1"],
         {
             BASE: ("QuickThought (CC)", "English BERT base", "English BERT base (CC)", "CMLM base"),
             LARGE: ("English BERT large", "English BERT large (CC)", "CMLM large"),
         },
     ),
+    paper_models=LARGE_MODEL,
     note="QuickThought has one shared transformer here, and learns from the same pairs of segments as CMLM.",
 )
 
@@ -106,12 +102,12 @@ TABLE7 = Study(
     tuple(ChainCell(row, TRANSFER, chain=_english(row, flags)) for row, flags in _VARIANTS.items()),
     main_scores(TRANSFER),
     average=True,
-    published=_published("7", SENTEVAL, {BASE: tuple(_VARIANTS)}),
+    **_compared("7", TASKS["7"], {BASE: tuple(_VARIANTS)}),
 )
 
 
 # ---- Multilingual --------------------------------------------------------------------------------------------------
-_XEVAL_TASKS = tuple(XEVAL.values())
+_XEVAL_TASKS = tuple(TASKS["2"].values())
 TABLE2 = Study(
     "CMLM Table 2: XEVAL, trained on monolingual text",
     (
@@ -122,7 +118,8 @@ TABLE2 = Study(
     ),
     main_scores(_XEVAL_TASKS),
     average=True,
-    published=_published("2", XEVAL, {MULTILINGUAL: ("MLM (CC)", "CMLM"), MBERT: ("mBERT",), XLMR: ("XLM-R",)}),
+    **_compared("2", TASKS["2"], {MULTILINGUAL: ("MLM (CC)", "CMLM"), MBERT: ("mBERT",)}),
+    paper_models=MBERT_MODEL,
 )
 
 TABLE3 = Study(
@@ -137,8 +134,9 @@ TABLE3 = Study(
     ),
     main_scores(_XEVAL_TASKS),
     average=True,
-    published=_published("3", XEVAL, {MULTILINGUAL: ("S1", "S2", "S3", "S3+NLI"), MBERT: ("mBERT", "f-mBERT")}),
+    **_compared("3", TASKS["3"], {MULTILINGUAL: ("S1", "S2", "S3", "S3+NLI"), MBERT: ("mBERT", "f-mBERT")}),
     note="S1: CMLM, then BR. S2: CMLM+BR. S3: CMLM, then CMLM+BR; as in the table's caption, which section 4.2 contradicts.",
+    paper_models=MBERT_MODEL,
 )
 
 _AMAZON_TASKS = ("amazon_zero_shot", "amazon_zero_shot_tuned")
@@ -158,11 +156,12 @@ TABLE4 = Study(
         ChainCell("CMLM+BR+NLI", _AMAZON_TASKS, chain=(*S3, NLI)),
     ),
     _AMAZON_COLUMNS,
-    published=_published(
+    **_compared(
         "4",
         {column.label: column.label for column in _AMAZON_COLUMNS},
-        {MULTILINGUAL: ("CMLM", "CMLM+BR", "CMLM+BR+NLI"), MBERT: ("mBERT",), XLMR: ("XLM-R",)},
+        {MULTILINGUAL: ("CMLM", "CMLM+BR", "CMLM+BR+NLI"), MBERT: ("mBERT",)},
     ),
+    paper_models=MBERT_MODEL,
 )
 
 
@@ -175,7 +174,7 @@ def _with_pcr(*cells: ChainCell) -> tuple[ChainCell, ...]:
     )
 
 
-_TATOEBA_TASKS = tuple(TATOEBA.values())
+_TATOEBA_TASKS = tuple(TASKS["5"].values())
 TABLE5 = Study(
     "CMLM Table 5: Tatoeba, into and out of English",
     (
@@ -187,24 +186,22 @@ TABLE5 = Study(
     ),
     main_scores(_TATOEBA_TASKS),
     average=True,
-    published=_published(
-        "5", TATOEBA, {MULTILINGUAL: ("CMLM+BR", "CMLM+BR+NLI"), MBERT: ("mBERT",), XLMR: ("XLM-R",)}
-    ),
+    **_compared("5", TASKS["5"], {MULTILINGUAL: ("CMLM+BR", "CMLM+BR+NLI"), MBERT: ("mBERT",), XLMR: ("XLM-R",)}),
     also=DIRECTIONS,
     note="Rows without a direction: into English, as in XTREME. PCR removes the first component of each language.",
+    paper_models=MBERT_MODEL,
 )
 
-_TABLE6_TASKS = tuple(TABLE6_LANGUAGES.values())
+_TABLE6_TASKS = tuple(TASKS["6"].values())
 TABLE6 = Study(
     "CMLM Table 6: principal component removal on Tatoeba",
     _with_pcr(_other("mBERT", _TABLE6_TASKS, "mBERT"), ChainCell("CMLM+BR", _TABLE6_TASKS, chain=S3)),
     main_scores(_TABLE6_TASKS),
     average=True,
-    published=_published(
-        "6", TABLE6_LANGUAGES, {MULTILINGUAL: ("CMLM+BR", "CMLM+BR + PCR"), MBERT: ("mBERT", "mBERT + PCR")}
-    ),
+    **_compared("6", TASKS["6"], {MULTILINGUAL: ("CMLM+BR", "CMLM+BR + PCR"), MBERT: ("mBERT", "mBERT + PCR")}),
     note="The paper's caption says 36 languages; the table has these eleven. It prints .602 for mBERT on French here and .663 "
     "in Table 5.",
+    paper_models=MBERT_MODEL,
 )
 
 FIGURE2 = Study(
@@ -217,6 +214,7 @@ FIGURE2 = Study(
     ),
     figure="languages",
     note="The paper reports a plot without numbers.",
+    paper_models=MBERT_MODEL,
 )
 
 FIGURE3 = Study(
@@ -228,4 +226,5 @@ FIGURE3 = Study(
     (Column("nearest in the other language", "tatoeba_projection"),),
     figure="plane",
     note="The paper reports a plot without numbers and does not name the projection; here the first two principal components.",
+    paper_models=MBERT_MODEL,
 )

@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from mirror.common.atomic_files import atomic_write_text
 from mirror.studies.chains import StageRun, is_finished
-from mirror.studies.plan import Flags
+from mirror.studies.setup import Flags
 from mirror.training.resumable import last_complete_checkpoint
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mirror.studies.cells import Column, Study
+from mirror.studies.cells import Cell, Column, Study
 
 
 AVERAGE = "average"
@@ -35,6 +35,7 @@ class Score:
 
 
 Scores = dict[str, dict[str, Score]]  # row -> column label -> score
+Beside = dict[str, dict[str, float]]  # row -> column label -> published score of the same model
 
 
 def collect(study: Study, records: Sequence[dict]) -> Scores:
@@ -92,16 +93,31 @@ def column_header(study: Study, labels: Sequence[str], label: str) -> str:
     return f"{label} of {len(parts)}" if label == AVERAGE and len(parts) < len(study.columns) else label
 
 
-def published_scores(study: Study, labels: Sequence[str], row: str, family: str) -> dict[str, float]:
-    """Return the published scores of a row, with their average over the shown columns.
+def published_beside(study: Study, checkpoint_of: Callable[[Cell], str]) -> Beside:
+    """Collect the published scores of the cells whose model is the one that made them.
+
+    Args:
+        checkpoint_of: name of a cell's checkpoint, see `mirror.evaluation.published.checkpoint_name`.
+    """
+    beside: Beside = {}
+    for cell in study.cells:
+        printed = study.published.get(checkpoint_of(cell), {}).get(cell.row, {})
+        labels = [c.label for c in study.columns if c.task in cell.tasks and c.part in (None, cell.part)]
+        found = {label: printed[label] for label in (*labels, AVERAGE) if label in printed}
+        if found:
+            beside.setdefault(cell.row, {}).update(found)
+    return beside
+
+
+def published_scores(study: Study, labels: Sequence[str], printed: Mapping[str, float]) -> dict[str, float]:
+    """Return the published scores of a row for the shown columns, with their average.
 
     An average that the paper reports without its parts is returned only if all columns are shown.
 
     Args:
         labels: labels of the shown columns.
-        family: model family, see `mirror.studies.plan.family`.
+        printed: column label -> published score.
     """
-    printed = study.published.get(family, {}).get(row, {})
     found = {label: printed[label] for label in labels if label in printed and label != AVERAGE}
     parts = [label for label in labels if label != AVERAGE]
     if AVERAGE in labels:
@@ -112,21 +128,27 @@ def published_scores(study: Study, labels: Sequence[str], row: str, family: str)
     return found
 
 
-def format_table(study: Study, scores: Scores, family: str) -> str:
-    """Format a Markdown table: for each row our scores, the published scores and the difference."""
+def format_table(study: Study, scores: Scores, beside: Beside) -> str:
+    """Format a Markdown table: for each row our scores and, of the published model, its scores and the difference.
+
+    The study's baselines follow if there is anything published to compare with.
+    """
     labels = shown_columns(study, scores)
     headers = [column_header(study, labels, label) for label in labels]
     lines = ["| | " + " | ".join(headers) + " |", "| --- |" + " ---: |" * len(headers)]
     for row in study.rows:
         ours = scores[row]
         lines.append(_line(row, [str(ours[label]) if label in ours else "" for label in labels]))
-        if theirs := published_scores(study, labels, row, family):
-            lines.append(_line(f"published ({family})", [_number(theirs.get(label), "") for label in labels]))
+        if theirs := published_scores(study, labels, beside.get(row, {})):
+            lines.append(_line("published", [_number(theirs.get(label), "") for label in labels]))
             both = [
                 ours[label].mean - theirs[label] if label in ours and label in theirs else None for label in labels
             ]
             if any(value is not None for value in both):
                 lines.append(_line("difference", [_number(value, "+") for value in both]))
+    for name, printed in study.baselines.items() if beside else ():
+        if theirs := published_scores(study, labels, printed):
+            lines.append(_line(f"{name}, published", [_number(theirs.get(label), "") for label in labels]))
     return "\n".join(lines) + "\n"
 
 

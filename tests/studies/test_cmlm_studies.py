@@ -15,7 +15,8 @@ from mirror.studies import chains, execution, stage_runs
 from mirror.studies.catalogue import STUDIES
 from mirror.studies.cells import Study, main_scores
 from mirror.studies.chains import ChainCell, Stage
-from mirror.studies.plan import Setup
+from mirror.studies.setup import Setup, paper_models
+from mirror.studies.table import published_beside
 
 
 CMLM_STUDIES = [name for name in STUDIES if name.startswith("cmlm_")]
@@ -55,7 +56,6 @@ folder = pathlib.Path(value("--output_dir"))
 folder.mkdir(exist_ok=True)
 (folder / "results.json").write_text(json.dumps({"tasks": {task: result for task in tasks}}))
 """
-ALL_MODELS = ["large", "mBERT", "XLM-R"]
 
 
 @pytest.fixture
@@ -158,7 +158,7 @@ def test_a_model_of_another_paper_is_left_out_unless_it_is_named(bert_folder, wo
 @pytest.mark.parametrize("name", CMLM_STUDIES)
 def test_every_stage_is_a_command_that_run_cmlm_takes(bert_folder, workplace, name):
     setup = Setup(bert_folder, workplace, (workplace / "corpora",), workplace / "out", (33,),
-                  language_models=dict.fromkeys(ALL_MODELS, bert_folder))  # fmt: skip
+                  language_models=dict.fromkeys(parts, bert_folder))  # fmt: skip
     jobs, left_out = chains.make_chain_jobs(STUDIES[name], setup, workplace / "stages")
     assert not left_out
     by_folder = {}
@@ -166,6 +166,22 @@ def test_every_stage_is_a_command_that_run_cmlm_takes(bert_folder, workplace, na
         *_, config = parse_cmlm_arguments([*execution.as_arguments(run.flags), "--use_cpu"])
         assert (config.seed == 33 and run.texts == config.max_steps * 2048 // 32) or config.stage == "nli"
         assert by_folder.setdefault(run.folder, run.identity) == run.identity  # one name, one stage
+
+
+def test_published_numbers_stand_beside_the_papers_models_and_baselines_follow():
+    def beside(name: str, model: str) -> dict:
+        setup = Setup(model, Path(), (), Path(), (), language_models=paper_models(STUDIES[name]))
+        return published_beside(STUDIES[name], setup.checkpoint_of)
+
+    table1 = beside("cmlm_table1", "bert-base-uncased")
+    assert set(table1) == set(STUDIES["cmlm_table1"].rows)
+    assert (table1["CMLM base"]["average"], table1["CMLM large"]["transfer_sickr"]) == (0.86, 0.845)
+    assert STUDIES["cmlm_table1"].baselines["SBERT (MNLI + SNLI)"]["average"] == 0.859
+    table3 = beside("cmlm_table3", "out/multilingual-vocabulary")
+    assert (table3["S3+NLI"]["average"], table3["f-mBERT"]["xeval_sw"]) == (0.84, 0.733)
+    assert STUDIES["cmlm_table3"].baselines.keys() == {"LASER", "mUSE"}
+    assert beside("cmlm_table5", "out/multilingual-vocabulary")["CMLM+BR"]["tatoeba_jav"] == 0.834
+    assert "CMLM" not in beside("cmlm_table4", "bert-base-uncased")
 
 
 # ---- Bad input ---------------------------------------------------------------------------------------------------------
