@@ -58,6 +58,8 @@ def main() -> None:
     for task in plan.tasks:
         if task.task.trains and (args.truncate_dim or args.remove_components):
             raise InputError(f"task {task.name} trains the encoder; leave out --truncate_dim and --remove_components")
+    if args.second_model_name_or_path and not any(task.task.takes_second_encode for task in plan.tasks):
+        raise InputError("--second_model_name_or_path is for the tasks bli_..., and none of them is in --tasks")
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
     output_dir = make_output_folder(args.output_dir)
@@ -69,20 +71,30 @@ def main() -> None:
         remove_components=args.remove_components,
         fit_on=args.fit_on,
     )
-    models = args.models or [args.model_name_or_path]
-    records, unfinished = [], []
-    for name, label in zip(models, short_names(models), strict=True):
+
+    def load(name: str) -> Encoder:
         encoder = Encoder.from_pretrained(
             name, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt, args.prompt_name
         )
         logger.info("%s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
+        return encoder
+
+    second_encode, second = None, {}
+    if name := args.second_model_name_or_path:
+        encoder = load(name)
+        second = {"second_model_name_or_path": name, "second_model_sha256": fingerprint(encoder)}
+        second_encode = make_encode(encoder, settings, second["second_model_sha256"])
+    models = args.models or [args.model_name_or_path]
+    records, unfinished = [], []
+    for name, label in zip(models, short_names(models), strict=True):
+        encoder = load(name)
         model_sha256 = fingerprint(encoder)
         encode = make_encode(encoder, settings, model_sha256)
-        described = describe(name, encoder, args.dtype, settings)
+        described = describe(name, encoder, args.dtype, settings) | second
         place = output_dir / f"_unfinished-{file_name(label)}.json"
         progress = Progress(place, described | {"model_sha256": model_sha256}, state.is_main_process)
         state.wait_for_everyone()  # all have read before the first one writes
-        records.append(described | plan.run(encode, encoder, progress))
+        records.append(described | plan.run(encode, encoder, progress, second_encode))
         unfinished.append(progress)
         draw_translations(encode, plan.tasks, label, output_dir)
 
@@ -104,6 +116,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument_group("Models and tasks").add_argument
     add("--model_name_or_path", metavar="M", help="a Hub id or a folder")
+    add(
+        "--second_model_name_or_path",
+        metavar="M",
+        help="encoder of the target language of bli_..., where --model_name_or_path is that of the source language "
+        "(default: one encoder for both)",
+    )
     add("--models", nargs="+", metavar="M", help="several models, shown side by side")
     add("--tasks", nargs="+", metavar="T", help="names of tasks and groups; --list_tasks prints all names")
     add("--data_dir", metavar="D", help="folder of evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
@@ -143,7 +161,11 @@ def parse_arguments() -> argparse.Namespace:
         help="file of texts, one per line, to fit the principal components on (default: each language separately)",
     )
     add = parser.add_argument_group("Single tasks").add_argument
-    add("--bli_vocabulary", metavar="FILE", help="word list to add to the candidates of BLI")
+    add(
+        "--bli_vocabulary",
+        metavar="FILE",
+        help="words to add to the candidates of BLI, one per line; {language} in the path is the target language",
+    )
     add("--bli_self_learning", action="store_true", help="refine the maps of BLI by self-learning")
     add(
         "--bel_add_mentions",
@@ -160,6 +182,8 @@ def parse_arguments() -> argparse.Namespace:
                 parser.error(f"--{flag} is missing")
         if bool(args.models) == bool(args.model_name_or_path):
             parser.error("give either --model_name_or_path or --models")
+        if args.second_model_name_or_path and args.models:
+            parser.error("--second_model_name_or_path needs --model_name_or_path; leave --models out")
     return args
 
 

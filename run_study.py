@@ -1,4 +1,4 @@
-"""Reproduce a table or figure of the Mirror-BERT paper: train and score every cell of its grid and write the table.
+"""Reproduce a table or figure of the papers, Mirror-BERT and CMLM: train and score every cell of its grid and write the table.
 
     python run_study.py --list
     python run_study.py table3 --model_name_or_path bert-base-uncased --data_dir data \\
@@ -6,7 +6,7 @@
     python run_study.py table12 --model_name_or_path roberta-base ... --num_processes 2 -- --bf16 --max_steps 20
 
 Writes table.md, results.csv, figure.png and one folder per cell. Finished cells are not run again: after an
-interruption or a failure, run the same command again. Flags after -- are passed to run_mirror.py.
+interruption or a failure, run the same command again. Flags after -- are passed to run_mirror.py, or to run_cmlm.py.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ def main() -> None:
     from mirror.common.atomic_files import make_output_folder
     from mirror.evaluation.run import default_data_dir
     from mirror.studies.catalogue import find_study, listing
+    from mirror.studies.chains import is_chain_study, make_chain_jobs
     from mirror.studies.execution import estimated_seconds, finished, run_jobs
-    from mirror.studies.plan import Setup, make_jobs
+    from mirror.studies.plan import make_jobs
     from mirror.studies.report import write_report
+    from mirror.studies.setup import Setup, paper_models
+    from mirror.studies.stage_runs import remove_stages
 
     if args.list:
         sys.stdout.write(listing() + "\n")
@@ -54,10 +57,14 @@ def main() -> None:
         seeds=tuple(dict.fromkeys(args.seeds)),
         max_train_samples=args.max_train_samples,
         extra=parse_extra_flags(extra),
-        language_models=dict(args.language_models),
+        language_models=(paper_models(study) if args.paper_models else {}) | dict(args.language_models),
         skip_missing=args.skip_missing or args.dry_run,  # a dry run lists what is missing
+        modern=args.modern,
+        bli_vocabulary=args.bli_vocabulary,
     )
-    jobs, left_out = make_jobs(study, setup)
+    stages_dir = Path(args.stages_dir or setup.output_dir / "stages")
+    is_chain = is_chain_study(study)
+    jobs, left_out = make_chain_jobs(study, setup, stages_dir) if is_chain else make_jobs(study, setup)
     records = {job.name: finished(job) for job in jobs}
     waiting = [job for job in jobs if records[job.name] is None]
     now = waiting[: args.max_cells]
@@ -65,8 +72,8 @@ def main() -> None:
         logger.info(line)
     done = [record for record in records.values() if record]
     seconds, basis = estimated_seconds(now, done, args.num_processes)
-    logger.info("%s\n%d cells: %d done, %d to run now, about %s (%s)",
-                study.title, len(jobs), len(done), len(now), format_duration(seconds), basis)  # fmt: skip
+    logger.info("%s\n%d cells: %d done, %d to run now with %s training steps, about %s (%s)", study.title, len(jobs),
+                len(done), len(now), f"{sum(job.steps for job in now):,}", format_duration(seconds), basis)  # fmt: skip
     if args.dry_run:
         sys.stdout.write("".join(f"  {'done' if records[job.name] else '    '} {job.name}\n" for job in jobs))
         return
@@ -80,6 +87,8 @@ def main() -> None:
     command = "python run_study.py " + shlex.join(sys.argv[1:])
     sys.stdout.write(write_report(study, setup, records, left_out, command))
     logger.info("table.md, results.csv and figure.png are in %s", output_dir)
+    if is_chain and all(records.values()) and not (args.keep_models or args.stages_dir):
+        remove_stages(stages_dir)
     if failures:
         raise InputError(
             f"{len(failures)} of {len(now)} cells failed: {', '.join(failures)}; run the same command again"
@@ -93,7 +102,14 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--list", action="store_true", help="print all studies and exit")
     add("--model_name_or_path", metavar="M", help="masked LM to start from: a Hub id or a folder")
     add("--language_models", nargs="+", type=assignment, default=[], metavar="PART=M",
-        help="other models for parts of a study, for example fra=camembert-base in table1")  # fmt: skip
+        help="other models for parts of a study, for example fra=camembert-base in table1, fr=... in table6")  # fmt: skip
+    add("--paper_models", action="store_true",
+        help="the model that the paper has for each part, by recipes/ (its Table 15), for example the BERT of each "
+        "language in table1")  # fmt: skip
+    add("--modern", action="store_true",
+        help="this project's defaults (mean without padding, no repeated texts, the tokenizer's own mask) instead of "
+        "the published recipe of the model and level")  # fmt: skip
+    add("--bli_vocabulary", metavar="FILE", help="word list to add to the candidates of BLI, as in run_eval.py")
     add(
         "--seeds", nargs="+", type=positive, default=[33, 44, 55], metavar="S", help="random seeds (default: 33 44 55)"
     )
@@ -127,8 +143,14 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         help="cells in parallel, each on one GPU if there are any (default: 1)",
     )
     add("--keep_models", action="store_true", help="keep the weights of each cell (default: only the scores)")
+    add("--stages_dir", metavar="S", help="folder for the models of CMLM's stages, kept, which several studies can share "
+        "(default: stages/ in the output folder, deleted after the last cell unless --keep_models)")  # fmt: skip
     add("--skip_missing", action="store_true", help="leave out cells without a corpus and tasks without data")
-    add("--dry_run", action="store_true", help="print the cells and the estimated duration; run and write nothing")
+    add(
+        "--dry_run",
+        action="store_true",
+        help="print the cells, their training steps and the estimated duration; run and write nothing",
+    )
     args = parser.parse_args(argv)
     if not args.list:
         for name, value in (("STUDY", args.study), ("--model_name_or_path", args.model_name_or_path)):
@@ -157,7 +179,7 @@ def parse_extra_flags(argv: list[str]) -> dict[str, list[str]]:
         elif flags:
             flags[name].append(item)
         else:
-            raise InputError(f"only flags of run_mirror.py may follow --; '{item}' is not a flag")
+            raise InputError(f"only flags of run_mirror.py or run_cmlm.py may follow --; '{item}' is not a flag")
     return flags
 
 

@@ -45,6 +45,7 @@ WHOLE_FOLDERS = {
     "bel_bc5cdr_chemical": "bc5cdr-chemical",
     "bel_askapatient": "askapatient",
     "bel_cometa": "cometa",
+    "bel_cometa_zero_shot": "cometa",
 }
 
 
@@ -67,7 +68,7 @@ def files_of(task: Task, args: argparse.Namespace) -> Iterator[DataFile]:
     if task.name == "sickr_full" and not args.senteval_dir:
         yield SICK_FULL
     elif task.name.startswith("bli_"):
-        pair = task.name.removeprefix("bli_").replace("_", "-")
+        pair = task.name.removeprefix("bli_joint_").removeprefix("bli_").replace("_", "-")
         yield from (DataFile(f"bli/{pair}.{part}.tsv", ("source", "target"), rows) for part, rows in BLI_ROWS.items())
     else:
         yield from task.files
@@ -128,7 +129,9 @@ def copy_folder(name: str, biosyn_dir: str | None, output_dir: Path) -> None:
         raise InputError(f"biomed/{name} is not on the Hub; give --biosyn_dir: {FOLDERS['biosyn_dir']}")
     source = Path(biosyn_dir) / name
     if not source.is_dir():
-        raise InputError(f"{source} is missing; --biosyn_dir must contain {', '.join(WHOLE_FOLDERS.values())}")
+        raise InputError(
+            f"{source} is missing; --biosyn_dir must contain {', '.join(dict.fromkeys(WHOLE_FOLDERS.values()))}"
+        )
     temporary = target.with_name(f".{name}.partial")
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(source, temporary)

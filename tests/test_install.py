@@ -25,7 +25,12 @@ COMMANDS = {
     *("mirror-card", "mirror-push", "mirror-export", "mirror-remove-components"),
 }
 DATA_FILES = {
-    *("py.typed", "assets/mini-mlm/model.safetensors", "assets/mini-mlm/tokenizer.json"),
+    *(
+        "py.typed",
+        "evaluation/published_mirror_bert.tsv",
+        "assets/mini-mlm/model.safetensors",
+        "assets/mini-mlm/tokenizer.json",
+    ),
     *("tools/page/index.html", "tools/page/page.js", "tools/templates/card.md.jinja"),
 }
 NOT_COPIED = shutil.ignore_patterns("__pycache__")
@@ -35,7 +40,8 @@ NOT_COPIED = shutil.ignore_patterns("__pycache__")
 def site(tmp_path_factory) -> Path:
     """What `pip install .` writes to site-packages, built from a copy of the sources to keep the checkout clean."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    shutil.copytree(ROOT / "mirror", source / "mirror", ignore=NOT_COPIED)
+    for name in ("mirror", "recipes"):
+        shutil.copytree(ROOT / name, source / name, ignore=NOT_COPIED)
     for path in (*ROOT.glob("run_*.py"), *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE"))):
         shutil.copy(path, source)
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
@@ -70,11 +76,12 @@ def test_the_wheel_contains_the_package_its_data_files_and_the_scripts(site):
     assert files(site / "mirror") == files(ROOT / "mirror")
     assert files(site / "mirror").keys() >= DATA_FILES
     assert {path.name for path in ROOT.glob("run_*.py")} == {path.name for path in site.glob("*.py")}
+    assert files(site / "recipes") == files(ROOT / "recipes")
 
 
 def test_the_wheel_contains_nothing_else(site):
     found = {path.name for path in site.iterdir() if path.suffix not in (".py", ".whl")}
-    assert found == {"mirror", f"mirror_encoders-{mirror.__version__}.dist-info"}
+    assert found == {"mirror", "recipes", f"mirror_encoders-{mirror.__version__}.dist-info"}
 
 
 def test_the_metadata_has_the_version_and_the_extras(site):
@@ -91,6 +98,11 @@ def test_the_embedded_model_is_found_in_a_checkout_and_in_a_wheel(site):
     code += "print(Encoder.from_pretrained(str(path), 'cls').encode(['a text']).shape)"
     done = run_in_wheel(site, code)
     assert done.stdout.splitlines() == [str(site / "mirror" / "assets" / "mini-mlm"), "(1, 256)"], done.stderr
+
+
+def test_the_recipes_are_found_in_a_checkout_and_in_a_wheel(site):
+    code = "from mirror.studies.recipes import find_recipe; print(find_recipe('bert-base-uncased', 'sentence').path)"
+    assert run_in_wheel(site, code).stdout.strip() == str(site / "recipes" / "sentence-bert.yaml")
 
 
 def test_every_command_has_a_function_that_names_it(site):

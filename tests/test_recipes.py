@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mirror.studies.recipes import all_recipes
 from mirror.training.arguments import parse_arguments
 
 
@@ -37,6 +38,13 @@ def values_of(parsed: tuple) -> dict:
 def test_a_recipe_gives_the_values_it_says(recipe):
     content, parsed = yaml.safe_load(recipe.read_text()), values_of(parse(recipe))
     assert {key: parsed[key] for key in content} == content
+
+
+def test_a_study_gives_the_same_values_as_flags():
+    for recipe in all_recipes():
+        flags = [item for key, values in recipe.flags.items() for item in (f"--{key}", *values)]
+        parsed = values_of(parse_arguments([*flags, "--use_cpu"]))
+        assert {key: parsed[key] for key in recipe.settings} == recipe.settings, recipe.name
 
 
 @by_name
@@ -71,6 +79,38 @@ def test_a_flag_beats_a_recipe():
     parsed = values_of(parse(recipe, "--drophead_rate", "0.1", "--model_name_or_path", "distilroberta-base"))
     assert (parsed["drophead_rate"], parsed["model_name_or_path"]) == (0.1, "distilroberta-base")
     assert parsed["temperature"] == 0.04
+
+
+# Table 15
+MODELS = {
+    "": "bert-base-uncased",
+    "-ar": "aubmindlab/bert-base-arabertv02",
+    "-es": "dccuchile/bert-base-spanish-wwm-uncased",
+    "-et": "tartuNLP/EstBERT",
+    "-fr": "camembert-base",
+    "-it": "dbmdz/bert-base-italian-uncased",
+    "-pl": "dkleczek/bert-base-polish-uncased-v1",
+    "-ru": "DeepPavlov/rubert-base-cased",
+    "-tr": "dbmdz/bert-base-turkish-uncased",
+    "-zh": "bert-base-chinese",
+}
+
+
+def test_the_models_are_those_of_table_15():
+    for suffix, model in MODELS.items():
+        for level in ("word", "sentence"):
+            recipe = FOLDER / f"{level}-bert{suffix}.yaml"
+            if recipe.exists():
+                assert yaml.safe_load(recipe.read_text())["model_name_or_path"] == model
+    for level in ("word", "sentence"):
+        multilingual = yaml.safe_load((FOLDER / f"{level}-mbert.yaml").read_text())
+        assert multilingual["model_name_or_path"] == "bert-base-multilingual-uncased"
+
+
+def test_only_what_the_paper_does_not_say_is_ours():
+    for recipe in RECIPES:
+        ours = {line.partition(":")[0] for line in recipe.read_text().splitlines() if "# ours" in line}
+        assert ours <= {"span_mask_min_chars"}, recipe.name
 
 
 def test_there_is_one_for_every_published_row():

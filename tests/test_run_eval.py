@@ -79,7 +79,7 @@ def test_results_json_has_all_documented_fields_and_is_reproducible(
 def test_several_models_are_shown_side_by_side(bert_folder, data_dir, tmp_path, monkeypatch, capsys):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-    other = tmp_path / "bert-base-uncased"  # has the name of a published system, so its row is found
+    other = tmp_path / "bert-base-spanish-wwm-uncased"  # has the name of a published system, so its row is found
     model = AutoModelForMaskedLM.from_pretrained(bert_folder)
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight += torch.randn_like(model.bert.embeddings.word_embeddings.weight)
@@ -90,14 +90,32 @@ def test_several_models_are_shown_side_by_side(bert_folder, data_dir, tmp_path, 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["rg65", "sts17_es"]
     assert [line.split("  ")[0] or line.strip().split("  ")[0] for line in lines[1:]] == [
-        *(Path(bert_folder).name, "bert-base-uncased", "published: bert-base-uncased cls", "difference")
+        *(Path(bert_folder).name, other.name, f"published: {other.name} cls", "difference")
     ]
     assert lines[3].split()[-1] == "0.5260"
     one, two = (
         json.loads((tmp_path / "out" / name / "results.json").read_text())["tasks"]["rg65"]["main_score"]
-        for name in (Path(bert_folder).name, "bert-base-uncased")
+        for name in (Path(bert_folder).name, other.name)
     )
     assert one != two
+
+
+def test_two_encoders_score_bli_and_are_named_in_the_results(bert_folder, tmp_path, monkeypatch):
+    """An encoder for each language; with the same model twice the score is that of one encoder."""
+    words = [f"{a}{b}" for a in ("cat", "dog", "bird", "fish") for b in range(750)]
+    for name, chosen in (("train1k", words[:1000]), ("test2k", words[1000:])):
+        write_tsv(
+            tmp_path / f"data/bli/en-fr.{name}.tsv", ("source", "target"), [(word, word[::-1]) for word in chosen]
+        )
+    flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--tasks", "bli_en_fr", "--no_cache"]
+    flags += ["--max_seq_length", 8, "--data_dir", tmp_path / "data"]
+    evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")
+    evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "two", "--second_model_name_or_path", bert_folder)
+    one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
+    assert two["second_model_name_or_path"] == bert_folder and "second_model_name_or_path" not in one
+    assert two["tasks"]["bli_en_fr"]["train1k"] == one["tasks"]["bli_en_fr"]["train1k"]
+    assert "one encoder for both languages" in one["tasks"]["bli_en_fr"]["protocol"]
+    assert "an encoder for each language" in two["tasks"]["bli_en_fr"]["protocol"]
 
 
 def test_a_second_run_uses_the_cache_of_the_first(bert_folder, data_dir, tmp_path, monkeypatch):
@@ -125,6 +143,10 @@ def test_a_second_run_uses_the_cache_of_the_first(bert_folder, data_dir, tmp_pat
         (["--tasks", "rg65", "--truncate_dim", "none"], "--truncate_dim: 'none' is not a positive number"),
         (["--tasks", "rg65", "--dtype", "int8"], "--dtype: invalid choice"),
         (["--tasks", "rg65", "--models", "a"], "give either --model_name_or_path or --models"),
+        (
+            ["--tasks", "rg65", "--second_model_name_or_path", "a"],
+            "is for the tasks bli_..., and none of them is in --tasks",
+        ),
         (["--tasks", "rg65", "--output_dir", __file__], "--output_dir .* cannot be a folder: File exists"),
         (["--task", "rg65"], "unrecognized arguments: --task"),
         ([], "--tasks is missing"),

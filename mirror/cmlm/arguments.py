@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.cmlm.options import CMLMOptions
+from mirror.cmlm.options import DOCUMENT_STAGES, CMLMOptions
 from mirror.common.config_parser import check_flags, parse_flags
 from mirror.common.errors import InputError
 from mirror.data.arguments import SourceArguments
@@ -99,7 +99,7 @@ def check_data_for(stage: str, data: CMLMDataArguments) -> None:
     Raises:
         InputError
     """
-    if "cmlm" in stage and not (data.train_file or data.dataset_name):
+    if stage in DOCUMENT_STAGES and not (data.train_file or data.dataset_name):
         raise InputError(f"--stage {stage} learns from documents; give --train_file or --dataset_name")
     if "bitext" in stage and not data.bitext_file:
         raise InputError(f"--stage {stage} learns from translations; give --bitext_file")

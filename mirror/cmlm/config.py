@@ -22,12 +22,13 @@ class CMLMConfig(CMLMOptions, BaseConfig):
 
     Data:
         language: for splitting sentences: one for all datasets, or one for each.
-        language_smoothing: exponent of the datasets' shares (section 4.4 has 0.3 for the vocabulary).
+        language_smoothing: exponent of the datasets' shares; not in the paper, whose 0.3 is for the vocabulary (4.4).
         swap_probability, mlm_probability: how a pair of segments becomes a row (section 3).
 
     Training:
-        stage: "cmlm", "cmlm_bitext", "bitext" or "nli".
-        bitext_weight, margin: of the bitext loss (Eq. 1).
+        stage: "cmlm", "cmlm_bitext", "bitext", "nli" or the baseline "quickthought".
+        bitext_weight, margin, scale, normalize_embeddings: of the bitext loss (Eq. 1). As printed: margin 0.3, scale 1, not
+            normalized.
         optimizer: "adamw" or the paper's "lamb".
         mini_batch_size: rows in memory at once (gradient caching).
 

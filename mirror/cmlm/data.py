@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from mirror.cmlm.model import IGNORED
-from mirror.cmlm.segments import MLMExampleBuilder, documents_to_pairs
+from mirror.cmlm.segments import MLMExampleBuilder, SegmentPairBuilder, documents_to_pairs
 from mirror.common.errors import InputError
 from mirror.data.arrow_cache import map_rows
 from mirror.data.augmentation import view_rng
@@ -104,10 +104,10 @@ class BitextStream:
 
 
 class StageDataset(TorchDataset):
-    """Rows of a stage: `{"cmlm": ..., "bitext": ...}`, `{"bitext": ...}` or `{"nli": ...}`; read it in order.
+    """Rows of a stage: `{"cmlm": ...}`, `{"cmlm": ..., "pairs": ...}`, `{"pairs": ...}` or `{"nli": ...}`; read it in order.
 
     Args:
-        kind: of the main rows, which decide the length of an epoch.
+        kind: of the main rows, which decide the length of an epoch: "cmlm", "pairs" or "nli".
         rows: the main rows: `first` and `second` of segments, or `text` and `text_pair`.
         to_row: makes a row of them; segments also take a generator.
         batch_size: rows of all processes in one step; an epoch is a whole number of them.
@@ -118,7 +118,7 @@ class StageDataset(TorchDataset):
         self,
         kind: str,
         rows: EpochShuffledDataset,
-        to_row: MLMExampleBuilder | PairTokenizer,
+        to_row: MLMExampleBuilder | SegmentPairBuilder | PairTokenizer,
         batch_size: int,
         bitext: BitextStream | None = None,
     ):
@@ -134,10 +134,10 @@ class StageDataset(TorchDataset):
 
     def __getitem__(self, index: int) -> dict[str, Row]:
         row = self.rows.at(self.epoch, index)
-        if isinstance(self.to_row, MLMExampleBuilder):
-            made = self.to_row(row["first"], row["second"], view_rng(self.rows.seed, self.epoch, index))
-        else:
+        if isinstance(self.to_row, PairTokenizer):
             made = self.to_row(row)
+        else:
+            made = self.to_row(row["first"], row["second"], view_rng(self.rows.seed, self.epoch, index))
         return {self.kind: made} | _translation(self.bitext, self.epoch * self.length + index)
 
 
@@ -146,13 +146,15 @@ class StreamedStageDataset(TorchIterableDataset):
 
     def __init__(
         self,
+        kind: str,
         pairs: IterableDataset,
-        to_row: MLMExampleBuilder,
+        to_row: MLMExampleBuilder | SegmentPairBuilder,
         seed: int,
         bitext: BitextStream | None = None,
         buffer_size: int = 10_000,
     ):
-        self.pairs, self.to_row, self.seed, self.bitext, self.buffer_size = pairs, to_row, seed, bitext, buffer_size
+        self.kind, self.pairs, self.to_row = kind, pairs, to_row
+        self.seed, self.bitext, self.buffer_size = seed, bitext, buffer_size
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
@@ -162,11 +164,11 @@ class StreamedStageDataset(TorchIterableDataset):
         shuffled = self.pairs.shuffle(seed=self.seed + self.epoch, buffer_size=self.buffer_size)
         for index, pair in enumerate(shuffled):
             made = self.to_row(pair["first"], pair["second"], view_rng(self.seed, self.epoch, index))
-            yield {"cmlm": made} | _translation(self.bitext, index)
+            yield {self.kind: made} | _translation(self.bitext, index)
 
 
 def _translation(bitext: BitextStream | None, index: int) -> dict[str, Row]:
-    return {} if bitext is None else {"bitext": bitext.at(index)}
+    return {} if bitext is None else {"pairs": bitext.at(index)}
 
 
 def segment_dataset(
@@ -207,7 +209,7 @@ class StageCollator:
                   "second": {"input_ids": [[2, 4, 9, 3], [2, 4, 3, 0]],  "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]]},
                   "labels": [[-100, 8, -100, -100], [-100, 11, -100, -100]]}}
 
-    and B pairs of bitext or NLI give `input_ids` and `attention_mask` of 2B rows, the first texts before the second; NLI
+    and B pairs of texts or of NLI give `input_ids` and `attention_mask` of 2B rows, the first texts before the second; NLI
     also `labels` of (B,).
     """
 

@@ -109,25 +109,25 @@ class CMLMModel(PreTrainedModel):
     def forward(
         self,
         cmlm: dict[str, dict[str, Tensor] | Tensor] | None = None,
-        bitext: dict[str, Tensor] | None = None,
+        pairs: dict[str, Tensor] | None = None,
         nli: dict[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
         """Everything that the losses of the stage need, in one call: wrappers such as DDP expect one forward per step.
 
         Args:
             cmlm: `first` and `second`, each `input_ids` and `attention_mask` of (B, T), and `labels` of s2, (B, T).
-            bitext: `input_ids` and `attention_mask` of 2B rows, sources before targets.
+            pairs: `input_ids` and `attention_mask` of 2B rows, sources before targets: translations, or neighbours.
             nli: the same of 2B rows, premises before hypotheses.
 
         Returns:
-            `token_loss`: sum over the masked tokens, and their number `num_masked`; `bitext_vectors`: (2B, D);
+            `token_loss`: sum over the masked tokens, and their number `num_masked`; `pair_vectors`: (2B, D);
             `nli_logits`: (B, 3).
         """
         outputs = {}
         if cmlm is not None:
             outputs["token_loss"], outputs["num_masked"] = self.conditional_loss(**cmlm)
-        if bitext is not None:
-            outputs["bitext_vectors"] = self.sentence_vectors(bitext)
+        if pairs is not None:
+            outputs["pair_vectors"] = self.sentence_vectors(pairs)
         if nli is not None:
             outputs["nli_logits"] = self.nli(pair_features(*self.sentence_vectors(nli).chunk(2)))
         return outputs

@@ -9,10 +9,12 @@ from mirror.common.errors import InputError
 from mirror.training.base_options import BaseOptions, check_max_seq_length
 
 
-STAGES = ("cmlm", "cmlm_bitext", "bitext", "nli")
+STAGES = ("cmlm", "cmlm_bitext", "bitext", "nli", "quickthought")
+DOCUMENT_STAGES = ("cmlm", "cmlm_bitext", "quickthought")
 POOLINGS = ("mean", "cls", "max")
 OPTIMIZERS = ("adamw", "lamb")
 SENTENCE_VECTORS = ("pooled", "proj")
+COSINE_SCALE = 20.0  # the default of sentence-transformers' MultipleNegativesRankingLoss; measured in docs/results.md
 
 
 @dataclass
@@ -51,7 +53,19 @@ class StageOptions:
     bitext_weight: float = field(
         default=0.2, metadata={"help": "Weight of the bitext loss beside that of CMLM, in the stage cmlm_bitext."}
     )
-    margin: float = field(default=0.3, metadata={"help": "Margin of the additive margin softmax."})
+    margin: float = field(default=0.3, metadata={"help": "Margin of the additive margin softmax, before scaling."})
+    normalize_embeddings: bool = field(
+        default=True,
+        metadata={
+            "help": "Compare translations by cosine, as LaBSE does. false: by inner product, Eq. (1) as printed."
+        },
+    )
+    scale: float | None = field(
+        default=None,
+        metadata={
+            "help": f"Factor of cosine minus margin in the bitext loss. Default: {COSINE_SCALE:g}, or 1 for inner products."
+        },
+    )
     optimizer: str = field(
         default="adamw",
         metadata={"help": "adamw (--optim chooses its build), or lamb, the paper's, for batches of thousands."},
@@ -78,8 +92,8 @@ class RowOptions:
     language_smoothing: float = field(
         default=1.0,
         metadata={
-            "help": "With several files: share of a file in an epoch ~ (share of rows) to this power. 1: as they are; "
-            "the paper uses 0.3."
+            "help": "With several files: share of a file in an epoch ~ (share of rows) to this power. 1: as they are. "
+            "Not in the paper."
         },
     )
     swap_probability: float = field(
@@ -149,6 +163,12 @@ class CMLMOptions(CMLMRunOptions, StageOptions, RowOptions, CMLMModelOptions, Ba
         if not 0 < self.mlm_probability <= 1:
             raise InputError(
                 f"--mlm_probability is a share in (0, 1], got {self.mlm_probability}; the paper uses 0.313"
+            )
+        if self.scale is None:
+            self.scale = COSINE_SCALE if self.normalize_embeddings else 1.0
+        if self.scale <= 0:
+            raise InputError(
+                f"--scale must be above 0, got {self.scale}; {COSINE_SCALE:g} suits cosines, 1 inner products"
             )
         if self.bitext_weight < 0 or self.margin < 0:
             raise InputError("--bitext_weight and --margin must be 0 or more; the paper uses 0.2 and 0.3")

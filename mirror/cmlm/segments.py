@@ -129,6 +129,17 @@ class MLMExampleBuilder:
         }
 
 
+@dataclass(frozen=True)
+class SegmentPairBuilder:
+    """Makes a training example of a pair of segments for QuickThought: both with special tokens, nothing masked."""
+
+    special_tokens: tuple[Ids, Ids]  # special tokens before and after a text
+
+    def __call__(self, first: Ids, second: Ids, rng: np.random.Generator) -> dict[str, Ids]:
+        before, after = self.special_tokens
+        return {"first_ids": before + list(first) + after, "second_ids": before + list(second) + after}
+
+
 def documents_to_pairs(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, language: str, max_tokens: int
 ) -> dict[str, list[Ids]]:

@@ -9,6 +9,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mirror.cmlm.arguments import CMLMDataArguments
 from mirror.cmlm.config import CMLMConfig
+from mirror.cmlm.options import DOCUMENT_STAGES
 from mirror.cmlm.data import (
     BitextStream,
     EpochShuffledDataset,
@@ -19,7 +20,7 @@ from mirror.cmlm.data import (
 )
 from mirror.cmlm.model import CMLMModel
 from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
-from mirror.cmlm.segments import Masking, MLMExampleBuilder
+from mirror.cmlm.segments import Masking, MLMExampleBuilder, SegmentPairBuilder
 from mirror.common.errors import InputError
 from mirror.data.two_view_dataset import special_tokens_around
 from mirror.modeling.backbone import position_limit
@@ -58,10 +59,10 @@ def stage_dataset(
     """
     batch_size = config.train_batch_size * config.world_size
     to_pair = PairTokenizer(tokenizer, config.max_seq_length)
-    if config.stage in ("bitext", "nli"):
+    if config.stage not in DOCUMENT_STAGES:
         rows = EpochShuffledDataset(parts, config.language_smoothing, config.seed)
         check_batch_fits(rows.rows, config)
-        return StageDataset(config.stage, rows, to_pair, batch_size)
+        return StageDataset("nli" if config.stage == "nli" else "pairs", rows, to_pair, batch_size)
     stream = None
     if config.stage == "cmlm_bitext":
         if not bitext:
@@ -70,17 +71,20 @@ def stage_dataset(
             EpochShuffledDataset(bitext, config.language_smoothing, config.seed), to_pair, batch_size
         )
     special_tokens = special_tokens_around(tokenizer)
-    masking = Masking.of(tokenizer, config.mlm_probability)
-    to_row = MLMExampleBuilder(masking, config.swap_probability, special_tokens)
+    if config.stage == "quickthought":
+        kind, to_row = "pairs", SegmentPairBuilder(special_tokens)
+    else:
+        masking = Masking.of(tokenizer, config.mlm_probability)
+        kind, to_row = "cmlm", MLMExampleBuilder(masking, config.swap_probability, special_tokens)
     max_tokens = config.max_seq_length - len(special_tokens[0]) - len(special_tokens[1])
     files = _segment_files(tokenizer, max_tokens, parts, config)
     if isinstance(files[0], IterableDataset):
         pairs = interleave_datasets(files) if len(files) > 1 else files[0]
         check_batch_fits(pairs, config)
-        return StreamedStageDataset(pairs, to_row, config.seed, stream)
+        return StreamedStageDataset(kind, pairs, to_row, config.seed, stream)
     rows = EpochShuffledDataset(files, config.language_smoothing, config.seed)
     check_batch_fits(rows.rows, config)
-    return StageDataset("cmlm", rows, to_row, batch_size, stream)
+    return StageDataset(kind, rows, to_row, batch_size, stream)
 
 
 def check_positions(model: CMLMModel, max_seq_length: int, stage: str) -> None:
@@ -101,7 +105,7 @@ def check_positions(model: CMLMModel, max_seq_length: int, stage: str) -> None:
 def dataset_report(dataset: StageDataset | StreamedStageDataset) -> dict[str, int]:
     """How many rows of each kind there are, for the log, `train_results.json` and the card; empty for a stream."""
     report = {} if isinstance(dataset, StreamedStageDataset) else {dataset.kind: len(dataset.rows)}
-    return report if dataset.bitext is None else report | {"bitext": len(dataset.bitext.pairs)}
+    return report if dataset.bitext is None else report | {"pairs": len(dataset.bitext.pairs)}
 
 
 def sample_of(dataset: StageDataset | StreamedStageDataset, tokenizer: PreTrainedTokenizerBase) -> list[str]:

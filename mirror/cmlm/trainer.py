@@ -48,8 +48,8 @@ class CMLMTrainer(EncoderTrainer):
     Args:
         model: a Hub id or a folder: a masked LM, or what an earlier stage saved. Default: the small model of this package.
         args: everything that can be set.
-        train_dataset: what the stage learns from. `cmlm` and `cmlm_bitext`: documents, as a list of texts or a dataset with
-            the column `text`; `bitext`: a dataset of `text` and `text_pair`; `nli`: the same with `label` (0 entailment,
+        train_dataset: what the stage learns from. `cmlm`, `cmlm_bitext` and `quickthought`: documents, as a list of texts or
+            a dataset with the column `text`; `bitext`: a dataset of `text` and `text_pair`; `nli`: the same with `label` (0 entailment,
             1 neutral, 2 contradiction). A list of datasets keeps languages apart.
         bitext_dataset: translations (`text`, `text_pair`), for the stage `cmlm_bitext`.
         data_settings: where the data comes from, kept in the checkpoint.
@@ -106,8 +106,8 @@ class CMLMTrainer(EncoderTrainer):
         if "cmlm" in inputs:
             count = count_of_all(outputs["num_masked"])
             losses.append(self.monitor("loss_cmlm", world_size() * outputs["token_loss"] / count))
-        if "bitext" in inputs:
-            losses.append(self._bitext_weight() * self.retrieve(*outputs["bitext_vectors"].chunk(2)))
+        if "pairs" in inputs:
+            losses.append(self._pair_weight() * self.retrieve(*outputs["pair_vectors"].chunk(2)))
         if "nli" in inputs:
             losses.append(
                 self.monitor("loss_nli", F.cross_entropy(outputs["nli_logits"].float(), inputs["nli"]["labels"]))
@@ -120,21 +120,21 @@ class CMLMTrainer(EncoderTrainer):
             return super().training_step(model, inputs, num_items_in_batch)
         model.train()
         pieces = self._prepare_inputs(inputs)["mini_batches"]
-        both = "cmlm" in pieces[0] and "bitext" in pieces[0]
+        both = "cmlm" in pieces[0] and "pairs" in pieces[0]
         loss = torch.zeros((), device=self.args.device)
-        # The bitext first: it uses part of the weights that the masked LM uses, and processes exchange gradients last.
-        if "bitext" in pieces[0]:
-            loss = loss + self._cached_bitext_step(model, [piece["bitext"] for piece in pieces], exchange=not both)
+        # The pairs first: they use part of the weights that the masked LM uses, and processes exchange gradients last.
+        if "pairs" in pieces[0]:
+            loss = loss + self._cached_pair_step(model, [piece["pairs"] for piece in pieces], exchange=not both)
         if "cmlm" in pieces[0]:
             loss = loss + self._split_cmlm_step(model, [piece["cmlm"] for piece in pieces])
         return self.check_finite(loss, "or a lower --learning_rate") / self.current_gradient_accumulation_steps
 
-    def _cached_bitext_step(self, model: nn.Module, pieces: Sequence[dict[str, Tensor]], exchange: bool) -> Tensor:
-        """The gradient of the bitext loss over all mini-batches as one batch; returns the loss, detached."""
+    def _cached_pair_step(self, model: nn.Module, pieces: Sequence[dict[str, Tensor]], exchange: bool) -> Tensor:
+        """The gradient of the retrieval loss over all mini-batches as one batch; returns the loss, detached."""
         loss, _, _ = backward_through_cache(
             mini_batches=list(pieces),
-            embed=lambda texts: model(bitext=texts)["bitext_vectors"],
-            contrast=lambda first, second: self._bitext_weight() * self.retrieve(first, second),
+            embed=lambda texts: model(pairs=texts)["pair_vectors"],
+            contrast=lambda first, second: self._pair_weight() * self.retrieve(first, second),
             backward=self._backward,
             synchronised=lambda last: self._exchanging(model, last and exchange),
         )
@@ -157,20 +157,26 @@ class CMLMTrainer(EncoderTrainer):
     def _exchanging(self, model: nn.Module, exchange: bool):
         return nullcontext() if exchange else self.accelerator.no_sync(model)
 
-    def _bitext_weight(self) -> float:
+    def _pair_weight(self) -> float:
         return self.args.bitext_weight if self.args.stage == "cmlm_bitext" else 1.0
 
     def retrieve(self, sources: Tensor, targets: Tensor) -> Tensor:
-        """The bitext loss of this process's pairs against the texts of all processes."""
+        """The loss of this process's pairs, translations or neighbours, against the texts of all processes.
+
+        QuickThought compares by plain inner products (Logeswaran & Lee 2018).
+        """
+        args, plain = self.args, self.args.stage == "quickthought"
         loss = additive_margin_softmax(
             sources,
             targets,
-            margin=self.args.margin,
+            margin=0.0 if plain else args.margin,
+            scale=1.0 if plain else args.scale,
+            normalize=not plain and args.normalize_embeddings,
             all_sources=gather_with_gradient(sources),
             all_targets=gather_with_gradient(targets),
             offset=rank() * len(sources),
         )
-        return self.monitor("loss_bitext", loss)
+        return self.monitor("loss_quickthought" if plain else "loss_bitext", loss)
 
     def _get_train_sampler(self, train_dataset=None) -> Sampler | None:
         """In order: the dataset itself draws the order of an epoch."""

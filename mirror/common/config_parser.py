@@ -143,11 +143,11 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.
     return values
 
 
-def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
-    """A flat YAML file of flags, values converted as the command line would.
+def load_recipe(path: str) -> dict:
+    """The content of a recipe, as YAML gives it.
 
     Raises:
-        InputError: no such file, not a mapping, or a key that is not a flag (suggests the most similar).
+        InputError: no such file, or not a mapping.
     """
     try:
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
@@ -155,6 +155,16 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
         raise InputError(f"--config {path}: {one_line(error)}") from error
     if not isinstance(content, dict):
         raise InputError(f"--config {path}: expected a mapping of flags to values")
+    return content
+
+
+def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
+    """A flat YAML file of flags, values converted as the command line would.
+
+    Raises:
+        InputError: no such file, not a mapping, or a key that is not a flag (suggests the most similar).
+    """
+    content = load_recipe(path)
     actions = {action.dest: action for action in parser._actions}
     for key in content:
         if key in TRUST:

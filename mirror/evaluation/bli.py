@@ -1,6 +1,7 @@
 """Bilingual lexicon induction: translate a word by its nearest neighbour in the other language (Glavaš et al. 2019).
 
-The words of each language are encoded separately, normalised to unit length, mean centred and normalised again. An
+`bli_en_fr` takes an encoder for each language, as Mirror-BERT has, or one for both if only one is given.
+`bli_joint_en_fr` always takes one. The words of each language are encoded separately, normalised to unit length, mean centred and normalised again. An
 orthogonal map is fitted to a training dictionary (Procrustes) and optionally refined by self-learning (Artetxe et al.
 2018). Test words are retrieved by CSLS (Conneau et al. 2018) and by cosine from the full target vocabulary. Knows the
 dictionaries of the folder `bli/`; knows nothing of how words are encoded.
@@ -16,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from scipy.linalg import orthogonal_procrustes
 
+from mirror.common.errors import InputError
 from mirror.common.nearest_neighbors import gold_ranks, mean_top_k, top_k, unit_length
-from mirror.evaluation.lines import LineFile
+from mirror.evaluation.lines import WordList
 from mirror.evaluation.metrics import Retrieval
 from mirror.evaluation.task import DataFile, Task
 from mirror.modeling.encoder import Encode
@@ -32,7 +34,9 @@ SELF_LEARNING_ROUNDS = 50
 _FILE_NAME = re.compile(r"([a-z]+)-([a-z]+)\.(train5k|train1k|test2k)\.tsv")
 
 
-def tasks(data_dir: Path, vocabulary_file: str | None = None, self_learning: bool = False) -> list[Task]:
+def tasks(
+    data_dir: Path, vocabulary_file: str | None = None, self_learning: bool = False, second_encoder: bool = False
+) -> list[Task]:
     """Return tasks for the paper's six language pairs and for every other pair with a test dictionary in the folder.
 
     Args:
@@ -40,14 +44,22 @@ def tasks(data_dir: Path, vocabulary_file: str | None = None, self_learning: boo
             path is replaced by the target language. Without it the candidates are the words of the dictionaries, which
             makes the search easier than among the 200,000 words used in the literature.
         self_learning: refine each map by self-learning.
+        second_encoder: whether the target language has an encoder of its own.
     """
     found = {path.name.removesuffix(".test2k.tsv") for path in (data_dir / "bli").glob("*-*.test2k.tsv")}
     pairs = sorted(found.union(PAPER_PAIRS))
-    return [_task(data_dir, pair, vocabulary_file, self_learning) for pair in pairs]
+    make = partial(_task, data_dir, vocabulary_file, self_learning)
+    return [make(pair, "bli", second_encoder) for pair in pairs] + [make(pair, "bli_joint", None) for pair in pairs]
 
 
 def score(
-    pair: str, seeds: tuple[str, ...], word_list: DataFile | None, self_learning: bool, encode: Encode, data_dir: Path
+    pair: str,
+    seeds: tuple[str, ...],
+    word_list: DataFile | None,
+    self_learning: bool,
+    encode: Encode,
+    data_dir: Path,
+    second_encode: Encode | None = None,
 ) -> dict:
     """Compute accuracy@1 and MRR by CSLS and by cosine for each training dictionary.
 
@@ -58,11 +70,17 @@ def score(
         seeds: names of the training dictionaries.
         word_list: additional target words, or None.
         self_learning: refine each map by self-learning.
+        second_encode: of the target language; default: `encode`.
+
+    Raises:
+        InputError: the two encoders have vectors of different sizes, between which there is no orthogonal map.
     """
     source_language, target_language = pair.split("-")
     source_words = vocabulary(data_dir, source_language)
     target_words = vocabulary(data_dir, target_language, word_list)
-    source, target = (normalise(encode(words)) for words in (source_words, target_words))  # (S, D), (T, D)
+    source = normalise(encode(source_words))  # (S, D)
+    target = normalise((second_encode or encode)(target_words))  # (T, D)
+    _check_sizes(source, target)
     numbers = ({word: row for row, word in enumerate(words)} for words in (source_words, target_words))
     look_up = partial(_pair_rows, data_dir, pair, *numbers)
     sources, gold = look_up("test2k")
@@ -172,22 +190,36 @@ def vocabulary(data_dir: Path, language: str, word_list: DataFile | None = None)
     return list(words)
 
 
-def _task(data_dir: Path, pair: str, vocabulary_file: str | None, self_learning: bool) -> Task:
+def _check_sizes(source: np.ndarray, target: np.ndarray) -> None:
+    (_, one), (_, other) = source.shape, target.shape
+    if one != other:
+        raise InputError(
+            f"the encoders of the two languages have vectors of {one} and {other} dimensions, and BLI maps one space to "
+            f"the other; use models of one size, or --truncate_dim {min(one, other)}"
+        )
+
+
+def _task(
+    data_dir: Path, vocabulary_file: str | None, self_learning: bool, pair: str, group: str, second: bool | None
+) -> Task:
+    """Build a task; `second`: whether the target language has its own encoder, or None if it never has."""
     own = {name: DataFile(f"bli/{pair}.{name}.tsv", ("source", "target"), rows) for name, rows in ROWS.items()}
     seeds = tuple(name for name in ("train5k", "train1k") if (data_dir / own[name].path).is_file()) or ("train5k",)
     needed = [own[name] for name in (*seeds, "test2k")]
     others = [file for file in _dictionaries(data_dir, set(pair.split("-"))) if file not in needed]
     word_list = _word_list(vocabulary_file, pair.split("-")[1])
     words = "all dictionaries" + (f" and {Path(word_list.path).name}" if word_list else "")
+    encoders = "an encoder for each language" if second else "one encoder for both languages"
     fit = "Procrustes, self-learning" if self_learning else "Procrustes"
     return Task(
-        name=f"bli_{pair.replace('-', '_')}",
+        name=f"{group}_{pair.replace('-', '_')}",
         metric="accuracy@1",
-        protocol=f"unit length, centred; {fit} on {seeds[0]}; CSLS k={NEIGHBOURS} among the target words of {words}",
+        protocol=f"{encoders}; unit length, centred; {fit} on {seeds[0]}; CSLS k={NEIGHBOURS} among the target words of {words}",
         files=(*needed, *others, *([word_list] if word_list else [])),
         score=partial(score, pair, seeds, word_list, self_learning),
-        groups=("bli",),
-        published="Mirror-BERT Table 6, among more candidates" if pair in PAPER_PAIRS else "",
+        groups=(group,),
+        takes_second_encode=second is not None,
+        published="Mirror-BERT Table 6" if pair in PAPER_PAIRS and second else "",
     )
 
 
@@ -202,7 +234,7 @@ def _dictionaries(data_dir: Path, languages: set[str]) -> list[DataFile]:
 def _word_list(vocabulary_file: str | None, language: str) -> DataFile | None:
     if vocabulary_file is None:
         return None
-    return LineFile(str(Path(vocabulary_file.replace("{language}", language)).resolve()), ("word",))
+    return WordList(str(Path(vocabulary_file.replace("{language}", language)).resolve()), ("word",))
 
 
 def _pair_rows(

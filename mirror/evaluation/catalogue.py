@@ -20,6 +20,7 @@ from mirror.evaluation import (
     sts,
     tatoeba,
     transfer,
+    xeval,
 )
 from mirror.evaluation.task import Task
 
@@ -28,6 +29,7 @@ from mirror.evaluation.task import Task
 class Options:
     """User settings of the task families; see the function `tasks` of each family."""
 
+    second_model_name_or_path: str | None = None
     bli_vocabulary: str | None = None
     bli_self_learning: bool = False
     bel_add_mentions: bool = False
@@ -40,12 +42,15 @@ def all_tasks(data_dir: Path, options: Options | None = None) -> dict[str, Task]
     options = options or Options()
     families = [
         sts.tasks(data_dir),
-        bli.tasks(data_dir, options.bli_vocabulary, options.bli_self_learning),
+        bli.tasks(
+            data_dir, options.bli_vocabulary, options.bli_self_learning, bool(options.second_model_name_or_path)
+        ),
         linking.tasks(data_dir, options.bel_add_mentions),
         qnli.tasks(data_dir),
         qqp.tasks(data_dir),
         geometry.tasks(data_dir, options.isotropy_texts),
         transfer.tasks(data_dir, options.senteval_dir),
+        xeval.tasks(data_dir),
         tatoeba.tasks(data_dir),
         amazon.tasks(data_dir),
         amazon_tuned.tasks(data_dir),

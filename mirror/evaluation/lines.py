@@ -35,3 +35,24 @@ class LineFile(DataFile):
                 rows.append([field.strip() for field in fields])
         self._check_size(path, len(rows))
         return {name: list(values) for name, values in zip(self.columns, zip(*rows, strict=True), strict=True)}
+
+
+class WordList(LineFile):
+    """A file with one word per line, in which every line is a word and no word is repeated."""
+
+    def read(self, data_dir: Path) -> Columns:
+        """Read and validate the file; return its column of stripped words.
+
+        Raises:
+            InputError: the file is missing, not UTF-8 or empty, or a line is blank or repeats an earlier one.
+        """
+        columns = super().read(data_dir)
+        path, seen = data_dir / self.path, {}
+        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+        for number, word in enumerate(map(str.strip, lines), start=1):
+            if not word:
+                raise InputError(f"{path}, line {number} is blank; give one word per line")
+            if word in seen:
+                raise InputError(f"{path}, line {number} repeats '{word}' of line {seen[word]}; remove repeated words")
+            seen[word] = number
+        return columns

@@ -33,10 +33,12 @@ SETS = (
     ("bel_askapatient", "askapatient", "askapatient", ()),
     ("bel_cometa", "cometa", "cometa", ()),
 )
+# Mirror-BERT section 3: COMETA's stratified general split is the test, its zero-shot general split the tuning set.
+COMETA_TUNING = ("bel_cometa_zero_shot", "cometa-zero-shot", "cometa", ())
+COMETA_SPLITS = {"cometa": "stratified_general", "cometa-zero-shot": "zeroshot_general"}  # by folder of the queries
 XLBEL_LANGUAGES = ("de", "en", "es", "fi", "ja", "ko", "ru", "th", "tr", "zh")
 XLBEL_ROWS = 1000
 DEPTH = 5  # accuracy@1 and accuracy@5 are reported
-COMETA_SPLIT = "zeroshot_general"
 
 
 class QuotedFile(DataFile):
@@ -73,18 +75,17 @@ class Source:
 
 
 def tasks(data_dir: Path, add_mentions: bool = False) -> list[Task]:
-    """Return the tasks of the five English sets and of XL-BEL's ten languages.
+    """Return the tasks of the five English sets, of COMETA's tuning split and of XL-BEL's ten languages.
 
     Args:
         add_mentions: add the training and dev mentions to the dictionary, as BioSyn and SapBERT do when they test
             (their `test_dictionary.txt` already contains them).
     """
-    english = [
-        _task(name, _source(data_dir, folder, dictionary, rows, add_mentions), "bel", "Mirror-BERT Table 2")
-        for name, folder, dictionary, rows in SETS
-    ]
-    xlbel = [_task(f"xlbel_{language}", _xlbel_source(language), "xlbel", "SapBERT") for language in XLBEL_LANGUAGES]
-    return english + xlbel
+    sources = {name: _source(data_dir, *places, add_mentions) for name, *places in (*SETS, COMETA_TUNING)}
+    tuning = _task(COMETA_TUNING[0], sources.pop(COMETA_TUNING[0]), (), "")
+    english = [_task(name, source, ("bel",), "Mirror-BERT Table 2") for name, source in sources.items()]
+    xlbel = [_task(f"xlbel_{code}", _xlbel_source(code), ("xlbel",), "SapBERT") for code in XLBEL_LANGUAGES]
+    return [*english, tuning, *xlbel]
 
 
 def score(source: Source, encode: Encode, data_dir: Path) -> dict:
@@ -170,14 +171,14 @@ def read_cometa_queries(file: DataFile, data_dir: Path) -> Pairs:
     return _drop_without_id(columns["Term"], columns["General SNOMED ID"])
 
 
-def _task(name: str, source: Source, group: str, published: str) -> Task:
+def _task(name: str, source: Source, groups: tuple[str, ...], published: str) -> Task:
     return Task(
         name=name,
         metric="accuracy@1",
         protocol=f"nearest dictionary name by cosine, a hit shares an id; {source.layout}",
         files=source.files,
         score=partial(score, source),
-        groups=(group,),
+        groups=groups,
         published=published,
     )
 
@@ -187,8 +188,9 @@ def _source(data_dir: Path, folder: str, dictionary: str, rows: tuple[int, ...],
     root = data_dir / "biomed" / folder
     if any(root.glob("processed_test/*.concept")):
         return _biosyn_source(data_dir, root)
-    if (root / "splits").is_dir():
-        return _cometa_source(data_dir, root)
+    cometa = data_dir / "biomed" / dictionary
+    if folder in COMETA_SPLITS and (cometa / "splits").is_dir():
+        return _cometa_source(data_dir, cometa, COMETA_SPLITS[folder])
     parts = ("test", "train", "dev") if add_mentions else ("test",)
     test, *others = (
         DataFile(f"biomed/{folder}/{part}_queries.tsv", ("mention", "cui"), rows if part == "test" else ())
@@ -219,15 +221,13 @@ def _biosyn_source(data_dir: Path, root: Path) -> Source:
     )
 
 
-def _cometa_source(data_dir: Path, root: Path) -> Source:
+def _cometa_source(data_dir: Path, root: Path, split: str) -> Source:
     names = LineFile(_relative_path(root / "COMETA_id_sf_dictionary.txt", data_dir), ("cui", "name"), separator="||")
-    test = QuotedFile(
-        _relative_path(root / "splits" / COMETA_SPLIT / "test.csv", data_dir), ("Term", "General SNOMED ID")
-    )
+    test = QuotedFile(_relative_path(root / "splits" / split / "test.csv", data_dir), ("Term", "General SNOMED ID"))
     return Source(
         (test, names),
         lambda data_dir: (read_cometa_queries(test, data_dir), read_biosyn_dictionary(names, data_dir)),
-        f"COMETA's own files, split {COMETA_SPLIT}",
+        f"COMETA's own files, split {split}",
     )
 
 

@@ -1,18 +1,21 @@
-"""Published scores of papers and leaderboards, for comparison. Knows nothing of models and files.
+"""Published scores of papers and leaderboards, for comparison. Knows nothing of models.
 
-All scores are fractions. A row contains only scores under the same protocol as the task of that name. Where two
+All numbers of Mirror-BERT are in published_mirror_bert.tsv, one per line: where they are printed (table or section,
+row, column), the checkpoint that made them (Table 15), and what was scored. All scores are fractions. A row contains only scores under the same protocol as the task of that name. Where two
 protocols exist there are two tasks: `sickr` is the test part as in the papers, `sickr_full` all 9,927 pairs as in
 MTEB.
 """
 
 from __future__ import annotations
 
+import csv
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
 from mirror.common.errors import InputError, did_you_mean
+from mirror.evaluation.published_cmlm import scores_by_task
 
 
 STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb")
@@ -21,7 +24,6 @@ MULTISIMLEX = tuple(f"multisimlex_{code}" for code in "eng fra est ara cmn rus s
 MULTILINGUAL_STS = ("sts17_es", "sts17_ar", "sts_ru")
 BIOMEDICAL = tuple(f"bel_{name}" for name in ("ncbi", "bc5cdr_disease", "bc5cdr_chemical", "askapatient", "cometa"))
 TRANSFER = tuple(f"transfer_{name}" for name in "mr cr subj mpqa sst2 trec mrpc sicke sickr".split())
-TATOEBA = tuple(f"tatoeba_{code}" for code in "fra deu rus spa jpn swh tur cmn".split())
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,38 @@ class Row:
     scores: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Number:
+    """A number that a paper prints: a line of the data file."""
+
+    table: str  # "16", or "section 4.2"
+    row: str
+    column: str
+    value: float
+    model: str  # last part of the checkpoint's Hub id; two joined by "+" for a pair of languages
+    variant: str  # "cls" or "mean_padded" without training, "mirror" and what was changed with it, empty: a baseline
+    score: str  # a task, or the label of a study's column; "average" of the row
+
+    @property
+    def system(self) -> str:
+        if self.variant.startswith("mirror"):
+            return f"mirror-{self.model}{self.variant.removeprefix('mirror')}"
+        return f"{self.model} {self.variant}".strip()
+
+
+def read_numbers(path: Path) -> tuple[Number, ...]:
+    """Read a tab-separated file with the fields of `Number`."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        return tuple(Number(**row | {"value": float(row["value"])}) for row in rows)
+
+
+MIRROR_BERT = read_numbers(Path(__file__).with_name("published_mirror_bert.tsv"))
+# Tables 1, 4, 5, 6 and 9 repeat rows of 16 to 19 and 14. The others print ablations.
+COMPARED_TABLES = ("2", "3", "16", "17", "18", "19", "section 4.2", "section 4.4")
+COMPARED_VARIANTS = ("", "cls", "mean_padded", "mirror", "mirror drophead")
+
+
 def _row(system: str, source: str, *parts: tuple[tuple[str, ...], str]) -> Row:
     """Build a row from `parts`: task names, and their scores in the same order, as percentages or as fractions."""
     scores = {}
@@ -40,6 +74,51 @@ def _row(system: str, source: str, *parts: tuple[tuple[str, ...], str]) -> Row:
         values = [float(number) for number in numbers.split()]
         scores |= {name: value / 100 if max(values) > 1 else value for name, value in zip(names, values, strict=True)}
     return Row(system, source, scores)
+
+
+def _mirror_bert_rows() -> list[Row]:
+    """Build a row for each system of Mirror-BERT from the numbers that are main scores of tasks."""
+    numbers: dict[str, list[Number]] = {}
+    for number in MIRROR_BERT:
+        is_task = number.score != "average" and " " not in number.score
+        if is_task and number.table in COMPARED_TABLES and number.variant in COMPARED_VARIANTS:
+            numbers.setdefault(number.system, []).append(number)
+    return [Row(system, _source(found), {n.score: n.value for n in found}) for system, found in numbers.items()]
+
+
+def _source(numbers: Sequence[Number]) -> str:
+    places = dict.fromkeys(n.table if n.table.startswith("section") else f"Table {n.table}" for n in numbers)
+    return f"Mirror-BERT {', '.join(places)}"
+
+
+# System -> table and row of CMLM. The baselines without a checkpoint of that name are only in the tables of studies.
+CMLM_SYSTEMS = {
+    "cmlm-base": (("1", "CMLM base"),),
+    "cmlm-large": (("1", "CMLM large"),),
+    "bert-large-uncased mean": (("1", "English BERT large"),),
+    "bert-base-multilingual-cased mean": (("2", "mBERT"),),
+    "bert-base-multilingual-cased": (("5", "mBERT"),),  # both from XTREME; Table 2 does not tell the size of XLM-R
+    "xlm-roberta-large": (("5", "XLM-R"),),
+    "LASER": (("3", "LASER"), ("5", "LASER")),
+    "cmlm-multilingual": (("2", "CMLM"),),
+    "cmlm-multilingual-s1": (("3", "S1"),),
+    "cmlm-multilingual-s2": (("3", "S2"),),
+    "cmlm-multilingual-s3": (("3", "S3"), ("5", "CMLM+BR")),
+    "cmlm-multilingual-s3-nli": (("3", "S3+NLI"), ("5", "CMLM+BR+NLI")),
+    "cmlm-f-mbert": (("3", "f-mBERT"),),
+}
+
+
+def _cmlm_rows() -> list[Row]:
+    """Build a row for each system of CMLM whose name a checkpoint can have."""
+    return [
+        Row(
+            system,
+            f"CMLM Table{'s' * (len(places) > 1)} {' and '.join(table for table, _ in places)}",
+            {task: score for place in places for task, score in scores_by_task(*place).items()},
+        )
+        for system, places in CMLM_SYSTEMS.items()
+    ]
 
 
 ROWS = (
@@ -57,59 +136,43 @@ ROWS = (
     _row("bert-base-uncased mean", "MTEB paper; CMLM Table 1 (transfer)",
          (STS_MTEB, "30.87 59.89 47.73 60.29 63.73 47.29 58.65"),
          (TRANSFER, "81.6 87.4 95.2 87.8 85.8 90.6 71.1 79.3 80.5")),
-    _row("bert-base-uncased cls", "Mirror-BERT Tables 1-3 and 9",
-         (STS_PAPER, ".215 .321 .213 .379 .442 .203 .427"),
-         (MULTISIMLEX, ".105 .050 .160 .210 .277 .177 .152 .257"),
-         (MULTILINGUAL_STS, ".526 .308 .470"),
-         (BIOMEDICAL, ".676 .815 .798 .382 .404")),
-    _row("bert-base-uncased mean_padded", "Mirror-BERT Tables 1, 3 and 4",
-         (STS_PAPER, ".314 .536 .433 .582 .596 .464 .528"),
-         (MULTISIMLEX, ".267 .020 .106 .220 .398 .202 .177 .217"),
-         (MULTILINGUAL_STS, ".599 .455 .552")),
-    _row("roberta-base cls", "Mirror-BERT Table 3", (STS_PAPER, ".090 .327 .210 .338 .388 .317 .355")),
-    _row("roberta-base mean_padded", "Mirror-BERT Table 3", (STS_PAPER, ".134 .126 .124 .203 .224 .129 .320")),
-    _row("mirror-bert-base-uncased", "Mirror-BERT Tables 1-4 (BERT+Mirror)",
-         (STS_PAPER, ".670 .801 .713 .812 .743 .764 .699"),
-         (MULTISIMLEX, ".556 .621 .308 .538 .639 .365 .296 .444"),
-         (MULTILINGUAL_STS, ".709 .669 .673"),
-         (BIOMEDICAL, ".872 .921 .957 .555 .547"),
-         (("qnli",), ".674")),
-    _row("mirror-bert-base-uncased drophead", "Mirror-BERT Table 3",
-         (STS_PAPER, ".691 .811 .730 .819 .757 .780 .691")),
-    _row("mirror-roberta-base", "Mirror-BERT Table 3",
-         (STS_PAPER, ".646 .818 .734 .802 .782 .787 .703"), (("qnli",), ".709")),
-    _row("mirror-roberta-base drophead", "Mirror-BERT Table 3",
-         (STS_PAPER, ".666 .827 .740 .824 .797 .796 .697")),
-    _row("PubMedBERT cls", "Mirror-BERT Table 2", (BIOMEDICAL, ".778 .890 .930 .425 .468")),
-    _row("mirror-PubMedBERT", "Mirror-BERT Table 2", (BIOMEDICAL, ".909 .930 .958 .590 .603")),
-    _row("SapBERT", "Mirror-BERT Table 2", (BIOMEDICAL, ".920 .935 .965 .705 .659")),
+    *_mirror_bert_rows(),
     _row("unsup-simcse-bert-base-uncased cls", "SimCSE Table 5",
          (STS_PAPER, "68.40 82.41 74.38 80.91 78.56 76.85 72.23")),
     _row("sup-simcse-bert-base-uncased pooler", "SimCSE Table 5; MTEB paper (SICK-R, all)",
          (STS_PAPER, "75.30 84.67 80.19 85.40 80.82 84.25 80.39"), (("sickr_full",), "80.77")),
-    _row("bert-base-multilingual-cased", "CMLM Table 5, from XTREME (Tatoeba)",
-         (TATOEBA, "66.3 77.2 61.2 68.7 42.0 11.5 34.8 71.6")),
-    _row("xlm-roberta-base", "CMLM Table 5, from XTREME (Tatoeba; the large model)",
-         (TATOEBA, "73.7 88.8 74.1 75.7 60.6 20.3 65.7 68.3")),
-    _row("cmlm-base", "CMLM Table 1", (TRANSFER, "83.6 89.9 96.2 89.3 88.5 91.0 69.7 82.3 83.4")),
+    *_cmlm_rows(),
 )  # fmt: skip
 
 
-def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row | None:
-    """Return the row whose system has the name most similar to the model's, among the rows that share a task.
-
-    Only names are compared, so the system is always printed with its scores. None if no name is similar.
+def checkpoint_name(*models: str) -> str:
+    """Return the name of a checkpoint in the published tables: the last part of a path or Hub id, in lower case.
 
     Args:
+        models: one, or one for each of two languages.
+    """
+    return "+".join(PurePath(model).name.lower() for model in models)
+
+
+def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row | None:
+    """Return the row of the system that has the name most similar to the model's and shares a task with it.
+
+    Only names are compared, so the system is always printed with its scores. None if no name is similar, or if nothing
+    was published of the most similar system on these tasks: another checkpoint's numbers are not shown instead.
+
+    Args:
+        model_name_or_path: a model, or two joined by "+": an encoder for each language.
         tasks: names of the scored tasks.
     """
-    name = PurePath(model_name_or_path).name.lower()
+    name = checkpoint_name(*model_name_or_path.split("+"))
 
     def similarity(row: Row) -> tuple[float, bool, float]:
         checkpoint, *qualifiers = row.system.split()
         return _name_similarity(name, checkpoint), qualifiers == [pooling], _name_similarity(name, row.system)
 
-    rows = [row for row in ROWS if tasks & row.scores.keys() and similarity(row)[0] >= 0.6]
+    rows = [row for row in ROWS if ("+" in row.system) == ("+" in name)]
+    closest = max(0.6, *(similarity(row)[0] for row in rows))
+    rows = [row for row in rows if similarity(row)[0] >= closest and tasks & row.scores.keys()]
     return max(rows, key=similarity, default=None)
 
 
@@ -125,11 +188,16 @@ def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | 
     if system == "none":
         return [None] * len(records)
     if system is None:
-        return [nearest_row(r["model_name_or_path"], r["pooling"], set(r["tasks"])) for r in records]
+        return [nearest_row(_models(record), record["pooling"], set(record["tasks"])) for record in records]
     rows = {row.system: row for row in ROWS}
     if system not in rows:
         raise InputError(f"--published: no row of '{system}'{did_you_mean(system, rows)}; known: {', '.join(rows)}")
     return [rows[system]] * len(records)
+
+
+def _models(record: dict) -> str:
+    names = (record.get(key) for key in ("model_name_or_path", "second_model_name_or_path"))
+    return "+".join(name for name in names if name)
 
 
 def _name_similarity(one: str, other: str) -> float:

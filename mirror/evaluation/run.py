@@ -44,12 +44,13 @@ class PreparedTask:
             return False
         return entry["data_sha256"] == self.task.data_sha256(self.data_dir)
 
-    def score(self, encode: Encode, encoder: Encoder | None = None) -> dict:
+    def score(self, encode: Encode, encoder: Encoder | None = None, second_encode: Encode | None = None) -> dict:
         """Score the task and return its entry of results.json.
 
         Args:
             encode: (list of N texts) -> (N, D) float32.
             encoder: required by tasks that train.
+            second_encode: of the second language, for tasks that take an encoder for each; default: `encode`.
 
         Returns:
             The fields of the task, plus its metric, protocol, data hash and duration in seconds.
@@ -59,8 +60,9 @@ class PreparedTask:
         """
         if self.task.trains and encoder is None:
             raise InputError(f"task {self.name} trains a copy of the encoder; pass the encoder, not only `encode`")
+        second = (second_encode or encode,) if self.task.takes_second_encode else ()
         start = time.perf_counter()
-        fields = self.task.score(encoder if self.task.trains else encode, self.data_dir)
+        fields = self.task.score(encoder if self.task.trains else encode, self.data_dir, *second)
         seconds = time.perf_counter() - start
         logger.info("%s: %s %.4f (%.1f s)", self.name, self.task.metric, fields["main_score"], seconds)
         return {
@@ -89,13 +91,20 @@ class Plan:
     groups: dict[str, list[str]]  # for each reported group, the members that are scored
     missing_members: dict[str, list[str]]  # for each reported group, the members without data
 
-    def run(self, encode: Encode, encoder: Encoder | None = None, progress: Progress | None = None) -> dict:
+    def run(
+        self,
+        encode: Encode,
+        encoder: Encoder | None = None,
+        progress: Progress | None = None,
+        second_encode: Encode | None = None,
+    ) -> dict:
         """Score all tasks and return the score section of results.json.
 
         Args:
             encode: (list of N texts) -> (N, D) float32.
             encoder: required by tasks that train.
             progress: keeps every score at once, and has those of an earlier run that did not finish.
+            second_encode: of the second language, for tasks that take an encoder for each; default: `encode`.
         """
         earlier = progress.tasks if progress else {}
         scored = {}
@@ -103,7 +112,7 @@ class Plan:
             if task.is_same_as(earlier.get(task.name)):
                 scored[task.name] = earlier[task.name]
                 continue
-            scored[task.name] = task.score(encode, encoder)
+            scored[task.name] = task.score(encode, encoder, second_encode)
             if progress:
                 progress.add(task.name, scored[task.name])
         means = {

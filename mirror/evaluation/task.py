@@ -87,16 +87,18 @@ class Task:
 
     `score(encode, data_dir)` returns `main_score`, `num_examples` and any further fields for results.json. A task
     without files also returns its own `data_sha256`. A task with `trains=True` receives the encoder instead of
-    `encode` and must not modify it.
+    `encode` and must not modify it. A task with `takes_second_encode=True` receives a third argument, the `encode` of
+    its second language, which is the first one unless the user gave a second model.
     """
 
     name: str
     metric: str  # of the main score: "spearman_cosine", "accuracy", ...
     protocol: str  # one line: how the main score is computed
     files: tuple[DataFile, ...]
-    score: Callable[[Encode, Path], dict] | Callable[[Encoder, Path], dict]
+    score: Callable[[Encode, Path], dict] | Callable[[Encoder, Path], dict] | Callable[[Encode, Path, Encode], dict]
     groups: tuple[str, ...] = ()
     trains: bool = False  # whether scoring trains a copy of the encoder
+    takes_second_encode: bool = False  # whether the second language may have an encoder of its own
     published: str = ""  # the table of a paper or the leaderboard with comparable scores
     check_other_data: Callable[[], None] | None = None  # raises InputError if data that is not in `files` is missing
 

@@ -187,11 +187,19 @@ def dev_chosen(parts: list[tuple[np.ndarray, np.ndarray]]) -> dict:
     Args:
         parts: features (N, F) and labels (N,) of train, dev and test.
     """
-    (train, train_labels), (dev, dev_labels), (test, test_labels) = parts
-    models = {c: _fit(probe(c), train, train_labels) for c in C_GRID}
-    on_dev = {c: model.score(dev, dev_labels) for c, model in models.items()}
+    train, dev, (test, test_labels) = parts
+    model, c = dev_selected_probe(train, dev)
+    return _result(float(model.score(test, test_labels)), len(test), chosen_c=c)
+
+
+def dev_selected_probe(
+    train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray]
+) -> tuple[LogisticRegression, float]:
+    """Fit a probe to train, features (N, F) and labels (N,); return it and its C, the one with the best accuracy on dev."""
+    models = {c: _fit(probe(c), *train) for c in C_GRID}
+    on_dev = {c: model.score(*dev) for c, model in models.items()}
     best = max(on_dev, key=on_dev.get)
-    return _result(float(models[best].score(test, test_labels)), len(test), chosen_c=best)
+    return models[best], best
 
 
 def soft_targets(scores: np.ndarray) -> np.ndarray:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirror.common.errors import InputError, did_you_mean
 from mirror.studies import grids_ablations as ablations
+from mirror.studies import grids_cmlm as cmlm
 from mirror.studies import grids_results as results
 from mirror.studies.cells import Study
 
@@ -16,6 +17,7 @@ STUDIES = {
     "figure4": results.FIGURE4,
     "table5": results.TABLE5,
     "table6": results.TABLE6,
+    "table6_joint": results.TABLE6_JOINT,
     "figure5": ablations.FIGURE5,
     "table7": ablations.TABLE7,
     "figure7": results.FIGURE7,
@@ -27,8 +29,19 @@ STUDIES = {
     "table13": ablations.TABLE13,
     "table14": ablations.TABLE14,
     "table21": ablations.TABLE21,
+    "table21_words": ablations.TABLE21_WORDS,
+    "table21_phrases": ablations.TABLE21_PHRASES,
     "cls_vs_mean": ablations.CLS_VS_MEAN,
     "selection": ablations.SELECTION,
+    "cmlm_table1": cmlm.TABLE1,
+    "cmlm_table2": cmlm.TABLE2,
+    "cmlm_table3": cmlm.TABLE3,
+    "cmlm_table4": cmlm.TABLE4,
+    "cmlm_table5": cmlm.TABLE5,
+    "cmlm_table6": cmlm.TABLE6,
+    "cmlm_table7": cmlm.TABLE7,
+    "cmlm_figure2": cmlm.FIGURE2,
+    "cmlm_figure3": cmlm.FIGURE3,
 }
 
 
@@ -45,4 +58,4 @@ def find_study(name: str) -> Study:
 
 def listing() -> str:
     """Return the text of `--list`, one line per study."""
-    return "\n".join(f"  {name:<12} {study.title}" for name, study in STUDIES.items())
+    return "\n".join(f"  {name:<15} {study.title}" for name, study in STUDIES.items())

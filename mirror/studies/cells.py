@@ -5,18 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mirror.evaluation.published import ROWS
+from mirror.evaluation.published import MIRROR_BERT, ROWS
 
 
-# The paper's drophead rates by model family. A flag whose value is a mapping gets the value of the model's family.
-DROPHEAD = {"bert": 0.2, "roberta": 0.05, "mbert": 0.2, "pubmedbert": 0.2}
 # Learning rates in a study are multiples of the model's default: 2e-5 at a width of 768, more for the embedded model.
 RATE = "learning_rate_times"
 
 WORDS, STS_SENTENCES = "{}_words_top_10k.txt", "stsbenchmark_train_10k_sents_random_sampled.txt"
 UMLS_NAMES = "umls_names_10k.txt"
 
-Published = Mapping[str, Mapping[str, Mapping[str, float]]]  # family -> row -> column label -> score
+Published = Mapping[str, Mapping[str, Mapping[str, float]]]  # checkpoint -> row -> column label -> score
+
+
+@dataclass(frozen=True)
+class SecondEncoder:
+    """The encoder of a cell's second language, for tasks that take an encoder for each language."""
+
+    language: str  # key of --language_models
+    corpora: tuple[str, ...] = ()  # as in `Cell`
 
 
 @dataclass(frozen=True)
@@ -27,10 +33,13 @@ class Cell:
     tasks: tuple[str, ...]  # task names of run_eval.py
     corpora: tuple[str, ...] = ()  # files in --corpus_dir; empty: score the base model
     level: str = "sentence"
-    flags: Mapping[str, object] = field(default_factory=dict)  # of run_mirror.py, in addition to the level's preset
-    pooling: str | None = None  # None: the paper's choice for the level and the model
+    flags: Mapping[str, object] = field(default_factory=dict)  # of run_mirror.py, on top of the recipe or the preset
+    pooling: str | None = None  # None: that of the recipe, or this project's default for the level and the model
     part: str = ""  # distinguishes the cells of one row: a language or a level
     isotropy_texts: str | None = None  # file in --corpus_dir, measured by the task `isotropy`
+    drophead: bool = False  # attention heads are dropped, at the published rate, instead of dropout
+    language: str = ""  # key of --language_models; empty: `part`
+    second: SecondEncoder | None = None
 
 
 @dataclass(frozen=True)
@@ -54,14 +63,20 @@ class Study:
     cells: tuple[Cell, ...]
     columns: tuple[Column, ...]
     average: bool = False  # adds a last column with the mean of the others
-    figure: str = "bars"  # bars, curve (rows are numbers), roc, histograms, agreement
+    figure: str = "bars"  # bars, curve (rows are numbers), roc, histograms, agreement, languages, plane
     published: Published = field(default_factory=dict)
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # published system -> label -> score
+    paper_models: Mapping[str, str] = field(default_factory=dict)  # key of --language_models -> name of a recipe
     choose_on: str = ""  # label of the dev column that selects the best row
+    also: Mapping[str, str] = field(
+        default_factory=dict
+    )  # suffix of further rows of the same cells -> field to report
     note: str = ""  # differences from the paper
 
     @property
     def rows(self) -> list[str]:
-        return list(dict.fromkeys(cell.row for cell in self.cells))
+        suffixes = ("", *(f", {suffix}" for suffix in self.also))
+        return list(dict.fromkeys(f"{cell.row}{suffix}" for cell in self.cells for suffix in suffixes))
 
 
 def main_scores(tasks: tuple[str, ...]) -> tuple[Column, ...]:
@@ -83,6 +98,28 @@ def numbers(labels: tuple[str, ...], text: str) -> dict[str, float]:
 def averages(text: str, *rows: str) -> dict[str, dict[str, float]]:
     """Parse published rows for which the paper reports only the average."""
     return {row: {"average": float(number)} for row, number in zip(rows, text.split(), strict=True)}
+
+
+def printed(*tables: tuple[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return what tables of Mirror-BERT print, by checkpoint and row of a study.
+
+    Args:
+        tables: a table, and its variants (see `mirror.evaluation.published`) by row of the study. Where two tables
+            print a score of the same row, that of the first counts.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for table, rows in tables:
+        for row, variant in rows.items():
+            for number in MIRROR_BERT:
+                if (number.table, number.variant) == (table, variant):
+                    of_model = found.setdefault(number.model.lower(), {})
+                    of_model.setdefault(row, {}).setdefault(number.score, number.value)
+    return found
+
+
+def baseline(table: str, model: str) -> dict[str, float]:
+    """Return what a table of Mirror-BERT prints for a system that is not compared before and after training."""
+    return {number.score: number.value for number in MIRROR_BERT if (number.table, number.model) == (table, model)}
 
 
 def baseline_cells(tasks: tuple[str, ...], level: str = "sentence", **fields) -> tuple[Cell, ...]:

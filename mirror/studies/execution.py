@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,9 @@ import torch
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
 from mirror.studies.agreement import agreement
+from mirror.studies.chains import ChainJob, different_settings
 from mirror.studies.plan import Flags, Job, as_arguments
+from mirror.studies.stage_runs import finish_stages
 from mirror.training.run_record import RunRecord
 
 
@@ -46,7 +49,7 @@ def finished(job: Job) -> dict | None:
     if not path.is_file():
         return None
     record = json.loads(path.read_text(encoding="utf-8"))
-    if different := _differences(record["identity"], job.identity):
+    if different := different_settings(record["identity"], job.identity):
         raise InputError(
             f"{path} was created with another {', '.join(different)}; give another --output_dir or delete {job.folder}"
         )
@@ -93,7 +96,7 @@ def run_jobs(
 
 
 def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
-    """Train the model of a job if it has corpora, score it, and write the record.
+    """Train the encoder or both encoders of a job if it has corpora, score them, and write the record.
 
     Returns:
         The record, the content of `cell.json`.
@@ -102,12 +105,15 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
         CellError: a command failed.
     """
     model = job.folder / "model"
-    shutil.rmtree(model, ignore_errors=True)  # left by an interrupted run
+    _remove_models(job)  # left by an interrupted run
     job.folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
-        if job.train:
-            _run_script("run_mirror.py", job.train, log, environment)
+        for flags in (job.train, job.train_second):
+            if flags:
+                _run_script("run_mirror.py", flags, log, environment)
+        if isinstance(job, ChainJob):
+            finish_stages(job.stages, partial(_run_script, log=log, environment=environment))
         trained = time.perf_counter()
         _run_script("run_eval.py", job.evaluate, log, environment)
     tasks = json.loads((job.folder / "scores" / "results.json").read_text(encoding="utf-8"))["tasks"]
@@ -121,13 +127,13 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
         "texts": job.texts,
         "seconds_training": round(trained - start, 1),
         "seconds_scoring": round(time.perf_counter() - trained, 1),
-        "run_on": _run_on(model) if job.train else None,
+        "run_on": _run_on(job),
         "identity": job.identity,
         "tasks": tasks,
     }
     atomic_write_text(job.folder / RESULT, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     if not keep_models:
-        shutil.rmtree(model, ignore_errors=True)
+        _remove_models(job)
     return record
 
 
@@ -161,6 +167,11 @@ def estimated_seconds(jobs: Sequence[Job], done: Sequence[dict], num_processes: 
     return total / num_processes, basis
 
 
+def _remove_models(job: Job) -> None:
+    for name in ("model", "second_model"):
+        shutil.rmtree(job.folder / name, ignore_errors=True)
+
+
 def _run_script(script: str, flags: Flags, log, environment: dict[str, str]) -> None:
     log.write(f"$ {script} {' '.join(as_arguments(flags))}\n")
     log.flush()
@@ -170,9 +181,12 @@ def _run_script(script: str, flags: Flags, log, environment: dict[str, str]) -> 
         raise CellError(f"{script} exited with {done.returncode}: {_last_line(Path(log.name))}")
 
 
-def _run_on(model: Path) -> str:
-    """Return the hardware and versions recorded by run_mirror.py."""
-    record = RunRecord.load(model)
+def _run_on(job: Job) -> str | None:
+    """Return the hardware and versions recorded by the last script that trained, or None if nothing was trained."""
+    stages = job.stages if isinstance(job, ChainJob) else ()
+    if not job.train and not stages:
+        return None
+    record = RunRecord.load(stages[-1].folder if stages else job.folder / "model")
     return ", ".join([record.hardware, *(f"{package} {record.versions[package]}" for package in PACKAGES)])
 
 
@@ -186,13 +200,3 @@ def _last_line(path: Path) -> str:
 def _summary(record: dict) -> str:
     scores = [f"{name} {task['main_score']:.4f}" for name, task in record["tasks"].items()]
     return f"{', '.join(scores)} ({record['seconds_training'] + record['seconds_scoring']:.0f} s)"
-
-
-def _differences(one: dict, other: dict) -> list[str]:
-    """Return the flags and names of corpora in which two identities differ."""
-    return [
-        f"--{key}" if script.endswith(".py") else key
-        for script in other
-        for key in sorted({*one[script], *other[script]})
-        if one[script].get(key) != other[script].get(key)
-    ]

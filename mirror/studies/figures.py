@@ -9,44 +9,51 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mirror.evaluation import plots
+from mirror.studies import figures_cmlm
 from mirror.studies.cells import Study
-from mirror.studies.table import AVERAGE, Scores, column_header, published_scores, shown_columns
+from mirror.studies.table import AVERAGE, Beside, Scores, column_header, published_scores, shown_columns
 
 
 PANELS_PER_ROW = 4
+BEST = 20  # rows of a search for hyperparameters that are drawn
 
 
-def draw(study: Study, scores: Scores, records: Sequence[dict], family: str, path: Path) -> None:
+def draw(study: Study, scores: Scores, records: Sequence[dict], beside: Beside, path: Path) -> None:
     """Draw the study's figure from the finished cells. ROC curves and histograms show the first seed only."""
     if study.figure == "roc":
         plots.roc_curves(path, _first_seed(study, records, "qnli"), study.title)
     elif study.figure == "histograms":
         results = _first_seed(study, records, "qqp_cosine")
         plots.cosine_histograms(path, {row: result["histogram"] for row, result in results.items()}, study.title)
+    elif study.figure == "languages":
+        figures_cmlm.language_bars(path, _first_seed(study, records, "language_bias"), study.title)
+    elif study.figure == "plane":
+        figures_cmlm.language_planes(path, _first_seed(study, records, "tatoeba_projection"), study.title)
     elif study.figure == "agreement":
         agreement_scatter(path, records, study.title)
     else:
-        panels(path, study, scores, family)
+        panels(path, study, scores, beside)
 
 
-def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
+def panels(path: Path, study: Study, scores: Scores, beside: Beside) -> None:
     """Draw one panel for the average, or one per column without an average, with error bars and published scores."""
+    rows = drawn_rows(study, scores)
     labels = [AVERAGE] if study.average else shown_columns(study, scores)
     num_columns = min(PANELS_PER_ROW, len(labels))
     num_rows = -(-len(labels) // num_columns)
-    panel_height = 3.6 if study.figure == "curve" else 0.6 + 0.32 * len(study.rows)
+    panel_height = 3.6 if study.figure == "curve" else 0.6 + 0.32 * len(rows)
     figure = Figure(figsize=(2.4 + 2.8 * num_columns, 0.8 + panel_height * num_rows), layout="constrained")
     grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=study.figure == "bars")
     columns = shown_columns(study, scores)
-    theirs = {row: published_scores(study, columns, row, family) for row in study.rows}
+    theirs = {row: published_scores(study, columns, beside.get(row, {})) for row in rows}
     for axes, label in zip(grid.flat, labels, strict=False):
-        ours = {row: of_row[label] for row, of_row in scores.items() if label in of_row}
+        ours = {row: scores[row][label] for row in rows if label in scores[row]}
         printed = {row: of_row[label] for row, of_row in theirs.items() if label in of_row}
         if study.figure == "curve":
-            curve(axes, study.rows, ours, printed)
+            curve(axes, rows, ours, printed)
             axes.set(xlabel=study.title.split(": ")[1], ylabel=column_header(study, columns, label))
         else:
-            bars(axes, study.rows, ours, printed)
+            bars(axes, rows, ours, printed)
             axes.set_xlabel(column_header(study, columns, label))
     for axes in list(grid.flat)[len(labels) :]:
         axes.remove()
@@ -54,6 +61,14 @@ def panels(path: Path, study: Study, scores: Scores, family: str) -> None:
         handles, names = grid[0, 0].get_legend_handles_labels()
         figure.legend(handles[::-1], names[::-1], loc="outside lower center", frameon=False, ncols=2)
     plots.save(figure, path, study.title)
+
+
+def drawn_rows(study: Study, scores: Scores) -> list[str]:
+    """Return the rows of the figure: all, or the best ones of a study that selects a row."""
+    if not study.choose_on:
+        return study.rows
+    scored = [row for row in study.rows if study.choose_on in scores[row]]
+    return sorted(scored, key=lambda row: scores[row][study.choose_on].mean, reverse=True)[:BEST]
 
 
 def bars(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:

@@ -5,51 +5,25 @@ Knows flags and files; does not run anything.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
-from transformers import AutoConfig
-
-from mirror.common.errors import InputError, one_line
+from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import Options
 from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan
 from mirror.studies.cells import RATE, Cell, Study
+from mirror.studies.recipes import recipe_named
+from mirror.studies.setup import Flags, Setup, check_models, corpus_facts, how_to_make, model_type
 from mirror.training.config import MirrorConfig
 from mirror.training.levels import CLS_FAMILIES, LEVELS, default_learning_rate, default_pooling
 
 
-Flags = dict[str, list[str]]
-
-# part of a corpus file name -> the script that creates the corpus
-CORPUS_SCRIPTS = (("random_strings", "random_strings.py"), ("_words_", "frequent_words.py"), ("umls", "umls_names.py"))
-OWN_FLAGS = {"model_name_or_path", "train_file", "dataset_name", "output_dir", "seed", "level", "data_dir", "force"}
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Settings of a study run."""
-
-    model: str
-    data_dir: Path
-    corpus_dirs: tuple[Path, ...]
-    output_dir: Path
-    seeds: tuple[int, ...]
-    max_train_samples: int | None = None
-    extra: Flags = field(default_factory=dict)  # for run_mirror.py
-    language_models: Mapping[str, str] = field(default_factory=dict)  # part of a cell -> model
-    skip_missing: bool = False
-
-    def corpus(self, name: str) -> Path:
-        """Return the path in the first folder that contains the file, or in the first folder if none does."""
-        paths = [folder / name for folder in self.corpus_dirs]
-        return next((path for path in paths if path.is_file()), paths[0])
-
-    def model_of(self, cell: Cell) -> str:
-        return self.language_models.get(cell.part, self.model)
+OWN_FLAGS = {"model_name_or_path", "train_file", "dataset_name", "output_dir", "seed", "level", "data_dir", "force",
+             "config"}  # fmt: skip
+# Differ between computers, or are represented by a hash.
+PATHS = {"output_dir", "data_dir", "train_file", "isotropy_texts", "bli_vocabulary"}
 
 
 @dataclass(frozen=True)
@@ -62,7 +36,9 @@ class Job:
     train: Flags  # of run_mirror.py; empty: nothing is trained
     evaluate: Flags  # of run_eval.py
     corpora: dict[str, str]  # file name -> SHA-256
-    texts: int  # number of training texts, summed over epochs
+    texts: int  # number of training texts, summed over epochs and encoders
+    steps: int = 0  # of training, summed over encoders
+    train_second: Flags = field(default_factory=dict)  # of run_mirror.py for the second language, if there is one
 
     @property
     def name(self) -> str:
@@ -71,10 +47,12 @@ class Job:
     @property
     def identity(self) -> dict:
         """All settings that a finished cell must share with this job to be reused: everything except paths."""
-        paths = ("output_dir", "data_dir", "train_file", "isotropy_texts")
+        commands = {"run_mirror.py": self.train, "run_eval.py": self.evaluate}
+        if self.train_second:
+            commands["second run_mirror.py"] = self.train_second
         flags = {
-            script: {key: values for key, values in sorted(given.items()) if key not in paths}
-            for script, given in (("run_mirror.py", self.train), ("run_eval.py", self.evaluate))
+            script: {key: values for key, values in sorted(given.items()) if key not in PATHS}
+            for script, given in commands.items()
         }
         return flags | {"corpora": self.corpora}
 
@@ -91,6 +69,7 @@ def make_jobs(study: Study, setup: Setup) -> tuple[list[Job], list[str]]:
             `--` is varied by the study or set by run_study.py.
     """
     check_extra(study, setup.extra)
+    check_models(study, setup)
     jobs: list[Job] = []
     left_out: dict[str, list[str]] = {}  # reason -> cells
     for cell in study.cells:
@@ -117,7 +96,7 @@ def check_extra(study: Study, extra: Flags) -> None:
             raise InputError(f"--{key} after -- is set by run_study.py itself; leave it out")
         if key == "max_train_samples":
             raise InputError("--max_train_samples must be given before the --")
-        seen = {str(cell.pooling if key == "pooling" else _flag_of(cell, key)) for cell in cells}
+        seen = {str(_flag_of(cell, key)) for cell in cells}
         if len(seen) > 1:
             raise InputError(f"--{key} after -- is varied by this study; leave it out")
 
@@ -134,28 +113,11 @@ def as_arguments(flags: Flags) -> list[str]:
     return [item for key, values in flags.items() for item in (f"--{key}", *values)]
 
 
-@cache
-def model_type(model: str) -> str:
-    """Return the model type (`bert`, `roberta`, ...) of a Hub id or folder.
-
-    Raises:
-        InputError: the configuration cannot be read.
-    """
-    try:
-        return AutoConfig.from_pretrained(model).model_type
-    except (OSError, ValueError) as error:
-        raise InputError(f"--model_name_or_path {model}: {one_line(error, 200)}") from error
-
-
-def family(model: str) -> str:
-    """Return the paper's system to compare a model with: roberta, mbert, pubmedbert or, for any other model, bert."""
-    if model_type(model) in CLS_FAMILIES:
-        return "roberta"
-    name = Path(model).name.lower()
-    return "mbert" if "multilingual" in name else "pubmedbert" if "pubmed" in name else "bert"
-
-
 def _flag_of(cell: Cell, key: str) -> object:
+    if key == "pooling":
+        return cell.pooling
+    if key in ("dropout_rate", "drophead_rate"):
+        return cell.flags.get(key), cell.drophead
     return cell.flags.get(RATE if key == "learning_rate" else key)
 
 
@@ -176,67 +138,69 @@ def _available(cell: Cell, setup: Setup) -> tuple[Cell, str]:
             raise InputError(f"{reason}; --skip_missing leaves out such cells")
         return replace(cell, tasks=()), reason
     texts = str(setup.corpus(cell.isotropy_texts)) if cell.isotropy_texts else None
-    return replace(cell, tasks=_tasks_with_data(cell.tasks, setup.data_dir, setup.skip_missing, texts)), ""
+    options = Options(isotropy_texts=texts, bli_vocabulary=setup.bli_vocabulary)
+    return replace(cell, tasks=_tasks_with_data(cell.tasks, setup.data_dir, setup.skip_missing, options)), ""
 
 
 @cache
-def _tasks_with_data(tasks: tuple[str, ...], data_dir: Path, skip_missing: bool, texts: str | None) -> tuple[str, ...]:
-    plan = make_plan(tasks, data_dir, skip_missing, Options(isotropy_texts=texts))
-    return tuple(task.name for task in plan.tasks)
+def _tasks_with_data(tasks: tuple[str, ...], data_dir: Path, skip_missing: bool, options: Options) -> tuple[str, ...]:
+    return tuple(task.name for task in make_plan(tasks, data_dir, skip_missing, options).tasks)
 
 
 def _missing_corpus(cell: Cell, setup: Setup) -> str:
-    for name in dict.fromkeys((*cell.corpora, *([cell.isotropy_texts] if cell.isotropy_texts else []))):
+    for name in _text_files(cell):
         path = setup.corpus(name)
         if not path.is_file():
             return f"no corpus {path} ({how_to_make(name)})"
     asked = cell.flags.get("max_train_samples", 0)
-    available = sum(corpus_facts(setup.corpus(name))[0] for name in cell.corpora)
+    available = sum(corpus_facts(setup.corpus(name)).distinct for name in cell.corpora)
     if available >= asked:
         return ""
     return f"{' '.join(cell.corpora)}: {available:,} distinct texts, {asked:,} are needed"
 
 
-def how_to_make(corpus: str) -> str:
-    """Return which script creates a missing corpus."""
-    script = next((script for part, script in CORPUS_SCRIPTS if part in corpus), "sample_sentences.py")
-    return f"in a checkout, python data_scripts/{script} creates it"
-
-
-@cache
-def corpus_facts(path: Path) -> tuple[int, str]:
-    """Return the number of distinct texts and the SHA-256 of a text file."""
-    content = path.read_bytes()
-    return len({line.strip() for line in content.split(b"\n")} - {b""}), hashlib.sha256(content).hexdigest()
+def _text_files(cell: Cell) -> list[str]:
+    """Return the files in `--corpus_dir` that a cell needs."""
+    measured = [cell.isotropy_texts] if cell.isotropy_texts else []
+    return list(dict.fromkeys([*cell.corpora, *(cell.second.corpora if cell.second else ()), *measured]))
 
 
 def _job(cell: Cell, seed: int | None, setup: Setup) -> Job:
     folder = setup.output_dir / cell_name(cell, seed)
-    train = _training_flags(cell, seed, folder, setup) if cell.corpora else {}
-    facts = {name: corpus_facts(setup.corpus(name)) for name in cell.corpora}
-    measured = (cell.isotropy_texts,) if cell.isotropy_texts else ()
-    hashes = {name: corpus_facts(setup.corpus(name))[1] for name in (*cell.corpora, *measured)}
-    texts = min(sum(count for count, _ in facts.values()), _limit(cell, setup) or 1 << 60)
-    return Job(
-        cell, seed, folder, train, _evaluation_flags(cell, folder, setup), hashes, _texts_seen(texts, cell, train)
+    encoders = [(cell.corpora, "model"), (cell.second.corpora if cell.second else (), "second_model")]
+    models = [*setup.models_of(cell), ""]  # without a second language its corpora are empty
+    train, second = (
+        _training_flags(cell, model, corpora, seed, folder / name, setup) if corpora else {}
+        for model, (corpora, name) in zip(models, encoders, strict=False)
     )
+    amounts = [_texts_and_steps(cell, flags, setup) for flags in (train, second)]
+    texts, steps = map(sum, zip(*amounts, strict=True))
+    hashes = {name: corpus_facts(setup.corpus(name)).sha256 for name in _text_files(cell)}
+    hashes |= {path.name: corpus_facts(path).sha256 for path in _bli_vocabularies(cell, setup)}
+    return Job(cell, seed, folder, train, _evaluation_flags(cell, folder, setup), hashes, texts, steps, second)
 
 
-def _training_flags(cell: Cell, seed: int, folder: Path, setup: Setup) -> Flags:
-    model = setup.model_of(cell)
-    flags: Flags = {
+def _training_flags(
+    cell: Cell, model: str, corpora: tuple[str, ...], seed: int, output_dir: Path, setup: Setup
+) -> Flags:
+    recipe = setup.recipe_of(cell, model)
+    flags = dict(recipe.flags) if recipe else {}
+    flags |= {
         "model_name_or_path": [model],
-        "train_file": [str(setup.corpus(name)) for name in cell.corpora],
-        "output_dir": [str(folder / "model")],
+        "train_file": [str(setup.corpus(name)) for name in corpora],
+        "output_dir": [str(output_dir)],
         "seed": [str(seed)],
         "level": [cell.level],
     }
+    if cell.drophead and not recipe:
+        family = "roberta" if model_type(model) in CLS_FAMILIES else "bert"
+        flags["drophead_rate"] = [str(recipe_named(f"sentence-{family}-drophead").drophead_rate)]
     if cell.pooling:
         flags["pooling"] = [cell.pooling]
     if "eval_tasks" in cell.flags:
         flags["data_dir"] = [str(setup.data_dir)]
     for key, value in cell.flags.items():
-        key, value = (key, value[family(model)]) if isinstance(value, Mapping) else _rate(key, value, model)
+        key, value = _rate(key, value, model)
         flags[key] = [str(value)]
     if limit := _limit(cell, setup):
         flags["max_train_samples"] = [str(limit)]
@@ -251,35 +215,57 @@ def _rate(key: str, value, model: str) -> tuple[str, object]:
 
 
 def _evaluation_flags(cell: Cell, folder: Path, setup: Setup) -> Flags:
-    model = setup.model_of(cell)
+    models = [str(folder / "model"), str(folder / "second_model")] if cell.corpora else setup.models_of(cell)
     flags: Flags = {
-        "model_name_or_path": [str(folder / "model") if cell.corpora else model],
+        "model_name_or_path": models[:1],
         "tasks": list(cell.tasks),
         "data_dir": [str(setup.data_dir)],
         "output_dir": [str(folder / "scores")],
         "published": ["none"],
         "no_cache": [],
     }
+    if cell.second:
+        flags["second_model_name_or_path"] = models[1:]
     if not cell.corpora:  # checkpoints of run_mirror.py store these settings
-        preset = LEVELS[cell.level]
-        pooling = preset.get("pooling") or default_pooling(model_type(model))
-        flags["pooling"] = [cell.pooling] if cell.pooling else setup.extra.get("pooling", [pooling])
-        flags["max_seq_length"] = setup.extra.get("max_seq_length", [str(preset["max_seq_length"])])
+        flags["pooling"] = [cell.pooling] if cell.pooling else setup.extra.get("pooling", [_pooling(cell, setup)])
+        length = LEVELS[cell.level]["max_seq_length"]
+        flags["max_seq_length"] = setup.extra.get("max_seq_length", [str(length)])
     if cell.isotropy_texts:
         flags["isotropy_texts"] = [str(setup.corpus(cell.isotropy_texts))]
+    if _bli_vocabularies(cell, setup):
+        flags["bli_vocabulary"] = [setup.bli_vocabulary]
     return flags
+
+
+def _pooling(cell: Cell, setup: Setup) -> str:
+    """Return the pooling of a cell that is not trained and does not name one."""
+    model = setup.model_of(cell)
+    recipe = setup.recipe_of(cell, model)
+    if recipe:
+        return recipe.settings["pooling"]
+    return LEVELS[cell.level].get("pooling") or default_pooling(model_type(model))
+
+
+def _bli_vocabularies(cell: Cell, setup: Setup) -> list[Path]:
+    """Return the word lists that `--bli_vocabulary` adds to the candidates of a cell."""
+    languages = [task.rpartition("_")[2] for task in cell.tasks if task.startswith("bli_")]
+    pattern = setup.bli_vocabulary
+    return [Path(pattern.replace("{language}", language)) for language in languages] if pattern else []
 
 
 def _limit(cell: Cell, setup: Setup) -> int | None:
     return cell.flags.get("max_train_samples") or setup.max_train_samples
 
 
-def _texts_seen(texts: int, cell: Cell, train: Flags) -> int:
-    """Compute the number of texts seen in training from its flags; 0 if nothing is trained."""
+def _texts_and_steps(cell: Cell, train: Flags, setup: Setup) -> tuple[int, int]:
+    """Compute from the flags of a training run how many texts it sees and how many steps it takes."""
     if not train:
-        return 0
-    if steps := int(train.get("max_steps", ["0"])[0]):
-        batch = train.get("per_device_train_batch_size", [MirrorConfig.per_device_train_batch_size])
-        return max(0, steps) * int(batch[0])
-    epochs = train.get("num_train_epochs", [LEVELS[cell.level]["num_train_epochs"]])
-    return int(texts * float(epochs[0]))
+        return 0, 0
+    batch = int(train.get("per_device_train_batch_size", [MirrorConfig.per_device_train_batch_size])[0])
+    if steps := max(0, int(train.get("max_steps", ["0"])[0])):
+        return steps * batch, steps
+    facts = [corpus_facts(Path(path)) for path in train["train_file"]]
+    keeps = train.get("keep_duplicates", ["False"]) not in (["False"], ["false"])
+    texts = min(sum(one.rows if keeps else one.distinct for one in facts), _limit(cell, setup) or 1 << 60)
+    epochs = float(train.get("num_train_epochs", [LEVELS[cell.level]["num_train_epochs"]])[0])
+    return int(texts * epochs), int(max(1, texts // batch) * epochs)  # the last batch is dropped if it is smaller

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from mirror.common.atomic_files import atomic_write_text
 from mirror.studies.cells import Study
+from mirror.studies.chains import is_chain_study, recipes_of
 from mirror.studies.figures import draw
-from mirror.studies.plan import Setup, family
-from mirror.studies.table import best_row, collect, format_csv, format_table
+from mirror.studies.plan import Setup
+from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside
 
 
 def write_report(
@@ -27,16 +28,36 @@ def write_report(
     done = [record for record in records.values() if record]
     if not done:
         return ""
-    system, scores = family(setup.model), collect(study, done)
-    table = format_table(study, scores, system)
+    scores, beside = collect(study, done), published_beside(study, setup.checkpoint_of)
+    table = format_table(study, scores, beside)
     unfinished = [name for name, record in records.items() if record is None]
     run_on = dict.fromkeys(record["run_on"] for record in done if record.get("run_on"))
     notes = _notes(study, setup, scores, unfinished, [*run_on, *left_out])
     page = f"# {study.title}\n\n    {command}\n\n{table}\n{notes}"
     atomic_write_text(setup.output_dir / "table.md", page)
     atomic_write_text(setup.output_dir / "results.csv", format_csv(study, done))
-    draw(study, scores, done, system, setup.output_dir / "figure.png")
+    draw(study, scores, done, beside, setup.output_dir / "figure.png")
     return table
+
+
+def _settings(study: Study, setup: Setup) -> list[str]:
+    """Return what the cells were trained with: the published recipes, or this project's defaults."""
+    if setup.modern:
+        return ["Settings: this project's defaults (--modern), not the published recipes."]
+    if is_chain_study(study):
+        return [f"Settings as published: {', '.join(recipes_of(study))}; flags after -- come on top."]
+    recipes: dict[str, None] = {}
+    lacking: dict[str, None] = {}
+    for cell in study.cells:
+        for model in setup.models_of(cell) if cell.corpora else ():
+            if recipe := setup.recipe_of(cell, model):
+                recipes[recipe.name] = None
+            else:
+                lacking[f"{model} ({cell.level}{', drophead' * cell.drophead})"] = None
+    notes = [f"Settings as published: {', '.join(recipes)}."] if recipes else []
+    if lacking:
+        notes.append(f"Settings: this project's defaults, because there is no recipe for {', '.join(lacking)}.")
+    return notes
 
 
 def _notes(study: Study, setup: Setup, scores, unfinished: Sequence[str], lines: Sequence[str]) -> str:
@@ -44,6 +65,7 @@ def _notes(study: Study, setup: Setup, scores, unfinished: Sequence[str], lines:
     aggregation = f"mean ± sample standard deviation over seeds {seeds}" if len(setup.seeds) > 1 else f"seed {seeds}"
     notes = [f"{setup.model}; {aggregation}; scores are fractions."]
     notes += [f"{part}: {model}" for part, model in setup.language_models.items()]
+    notes += _settings(study, setup)
     if setup.max_train_samples:
         notes.append(f"Reduced: every cell was trained on at most {setup.max_train_samples:,} texts.")
     if best := best_row(study, scores) if study.choose_on else None:

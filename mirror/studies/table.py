@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from mirror.studies.cells import Column, Study
+from mirror.studies.cells import Cell, Column, Study
 
 
 AVERAGE = "average"
@@ -35,6 +35,7 @@ class Score:
 
 
 Scores = dict[str, dict[str, Score]]  # row -> column label -> score
+Beside = dict[str, dict[str, float]]  # row -> column label -> published score of the same model
 
 
 def collect(study: Study, records: Sequence[dict]) -> Scores:
@@ -47,7 +48,7 @@ def collect(study: Study, records: Sequence[dict]) -> Scores:
         records: contents of `cell.json`.
     """
     by_seed: dict[str, dict] = {row: {} for row in study.rows}  # row -> seed -> label -> value
-    for record in records:
+    for record in readings(study, records):
         values = by_seed[record["row"]].setdefault(record["seed"], {})
         values |= {column.label: value for column, value in measured(study, record)}
     labels = [c.label for c in study.columns if any(c.label in v for s in by_seed.values() for v in s.values())]
@@ -60,10 +61,16 @@ def collect(study: Study, records: Sequence[dict]) -> Scores:
     return {row: _over_seeds(labels, seeds) for row, seeds in by_seed.items()}
 
 
+def readings(study: Study, records: Sequence[dict]) -> list[dict]:
+    """Return each record, followed by a copy for each further row that reports another field of it (`Study.also`)."""
+    suffixes = [("", {}), *((f", {suffix}", {"field": field}) for suffix, field in study.also.items())]
+    return [record | {"row": record["row"] + suffix} | field for record in records for suffix, field in suffixes]
+
+
 def measured(study: Study, record: dict) -> list[tuple[Column, float]]:
     """Return the columns that a cell fills, with their values."""
     return [
-        (column, record["tasks"][column.task][column.field])
+        (column, record["tasks"][column.task][record.get("field", column.field)])
         for column in study.columns
         if column.task in record["tasks"] and column.part in (None, record["part"])
     ]
@@ -86,16 +93,31 @@ def column_header(study: Study, labels: Sequence[str], label: str) -> str:
     return f"{label} of {len(parts)}" if label == AVERAGE and len(parts) < len(study.columns) else label
 
 
-def published_scores(study: Study, labels: Sequence[str], row: str, family: str) -> dict[str, float]:
-    """Return the published scores of a row, with their average over the shown columns.
+def published_beside(study: Study, checkpoint_of: Callable[[Cell], str]) -> Beside:
+    """Collect the published scores of the cells whose model is the one that made them.
+
+    Args:
+        checkpoint_of: name of a cell's checkpoint, see `mirror.evaluation.published.checkpoint_name`.
+    """
+    beside: Beside = {}
+    for cell in study.cells:
+        printed = study.published.get(checkpoint_of(cell), {}).get(cell.row, {})
+        labels = [c.label for c in study.columns if c.task in cell.tasks and c.part in (None, cell.part)]
+        found = {label: printed[label] for label in (*labels, AVERAGE) if label in printed}
+        if found:
+            beside.setdefault(cell.row, {}).update(found)
+    return beside
+
+
+def published_scores(study: Study, labels: Sequence[str], printed: Mapping[str, float]) -> dict[str, float]:
+    """Return the published scores of a row for the shown columns, with their average.
 
     An average that the paper reports without its parts is returned only if all columns are shown.
 
     Args:
         labels: labels of the shown columns.
-        family: model family, see `mirror.studies.plan.family`.
+        printed: column label -> published score.
     """
-    printed = study.published.get(family, {}).get(row, {})
     found = {label: printed[label] for label in labels if label in printed and label != AVERAGE}
     parts = [label for label in labels if label != AVERAGE]
     if AVERAGE in labels:
@@ -106,21 +128,27 @@ def published_scores(study: Study, labels: Sequence[str], row: str, family: str)
     return found
 
 
-def format_table(study: Study, scores: Scores, family: str) -> str:
-    """Format a Markdown table: for each row our scores, the published scores and the difference."""
+def format_table(study: Study, scores: Scores, beside: Beside) -> str:
+    """Format a Markdown table: for each row our scores and, of the published model, its scores and the difference.
+
+    The study's baselines follow if there is anything published to compare with.
+    """
     labels = shown_columns(study, scores)
     headers = [column_header(study, labels, label) for label in labels]
     lines = ["| | " + " | ".join(headers) + " |", "| --- |" + " ---: |" * len(headers)]
     for row in study.rows:
         ours = scores[row]
         lines.append(_line(row, [str(ours[label]) if label in ours else "" for label in labels]))
-        if theirs := published_scores(study, labels, row, family):
-            lines.append(_line(f"published ({family})", [_number(theirs.get(label), "") for label in labels]))
+        if theirs := published_scores(study, labels, beside.get(row, {})):
+            lines.append(_line("published", [_number(theirs.get(label), "") for label in labels]))
             both = [
                 ours[label].mean - theirs[label] if label in ours and label in theirs else None for label in labels
             ]
             if any(value is not None for value in both):
                 lines.append(_line("difference", [_number(value, "+") for value in both]))
+    for name, printed in study.baselines.items() if beside else ():
+        if theirs := published_scores(study, labels, printed):
+            lines.append(_line(f"{name}, published", [_number(theirs.get(label), "") for label in labels]))
     return "\n".join(lines) + "\n"
 
 
@@ -135,11 +163,11 @@ def format_csv(study: Study, records: Sequence[dict]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("row", "part", "seed", "column", "task", "field", "score", "seconds"))
-    for record in records:
+    for record in readings(study, records):
         seconds = round(record["seconds_training"] + record["seconds_scoring"], 1)
         cell = (record["row"], record["part"], record["seed"] if record["seed"] is not None else "")
         for column, value in measured(study, record):
-            writer.writerow((*cell, column.label, column.task, column.field, value, seconds))
+            writer.writerow((*cell, column.label, column.task, record.get("field", column.field), value, seconds))
     return text.getvalue()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from mirror.assets import EMBEDDED_MODEL
 
 
-# Mirror-BERT, section 3 and appendix A; `span_mask_min_chars` of sentences is the released code's, that of phrases is
+# Mirror-BERT, section 3 and appendix B; `span_mask_min_chars` of sentences is the released code's, that of phrases is
 # ours: the paper masks two characters of biomedical names, most of which are shorter than thirty.
 LEVELS = {
     "word": {
@@ -37,7 +37,8 @@ LEVELS = {
 # The paper's rate. Adam moves every weight by about the rate, so the output of a layer moves in proportion to its width, and
 # the embedded model, which is 256 wide instead of 768, needs more: chosen on STS-B dev (docs/results.md).
 LEARNING_RATE, EMBEDDED_LEARNING_RATE = 2e-5, 2e-4
-CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")  # "CLS for RoBERTa, mean for BERT", section 3
+# Appendix B: only BERT on sentences is mean-pooled, all other models take the first token.
+CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")
 
 
 def default_learning_rate(model_name_or_path: str) -> float:

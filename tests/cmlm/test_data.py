@@ -168,11 +168,11 @@ def test_rows_depend_on_seed_epoch_and_place_only(tokenizer, sentences):
     twin.set_epoch(1)
     assert [twin[place] for place in (9, 3)] == [dataset[place] for place in (9, 3)]
     dataset.set_epoch(0)
-    assert dataset[3] == early and set(early) == {"cmlm", "bitext"}
+    assert dataset[3] == early and set(early) == {"cmlm", "pairs"}
 
 
 def test_a_stream_gives_rows_of_the_same_kind(tokenizer, sentences):
-    dataset = StreamedStageDataset(segments(tokenizer, sentences, streaming=True), maker(tokenizer), seed=4)
+    dataset = StreamedStageDataset("cmlm", segments(tokenizer, sentences, streaming=True), maker(tokenizer), seed=4)
     rows = list(dataset)
     assert rows == list(dataset) and len(rows) == len(segments(tokenizer, sentences))
     dataset.set_epoch(1)

@@ -1,4 +1,4 @@
-"""The losses of the multilingual stages, against loops that spell them out."""
+"""The loss of the stages that compare texts, against loops that spell them out."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def vectors(rows: int, seed: int) -> torch.Tensor:
     return torch.randn(rows, 4, generator=torch.Generator().manual_seed(seed))
 
 
-def by_loops(sources: torch.Tensor, targets: torch.Tensor, margin: float) -> float:
+def by_loops(sources: torch.Tensor, targets: torch.Tensor, margin: float, scale: float = 1.0) -> float:
     """Eq. (1) of the paper, both directions, one exponential at a time."""
     total = 0.0
     for here, there in ((sources, targets), (targets, sources)):
         for i in range(len(here)):
-            true = math.exp(float(here[i] @ there[i]) - margin)
-            others = sum(math.exp(float(here[i] @ there[n])) for n in range(len(there)) if n != i)
+            true = math.exp(scale * (float(here[i] @ there[i]) - margin))
+            others = sum(math.exp(scale * float(here[i] @ there[n])) for n in range(len(there)) if n != i)
             total -= math.log(true / (true + others)) / len(here)
     return total
 
@@ -31,6 +31,28 @@ def test_additive_margin_softmax_is_the_double_loop(margin):
     sources, targets = vectors(5, 0), vectors(5, 1)
     expected = by_loops(sources, targets, margin)
     assert additive_margin_softmax(sources, targets, margin).item() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("margin", "scale"), [(0.0, 1.0), (0.3, 20.0)])
+def test_normalized_it_is_the_double_loop_over_cosines(margin, scale):
+    sources, targets = vectors(5, 0), vectors(5, 1)
+    unit = [texts / texts.norm(dim=1, keepdim=True) for texts in (sources, targets)]
+    loss = additive_margin_softmax(3 * sources, targets, margin, scale, normalize=True)
+    assert loss.item() == pytest.approx(by_loops(*unit, margin, scale), rel=1e-5)
+
+
+def test_margin_and_scale_matter_for_cosines_but_hardly_for_large_inner_products():
+    """With vectors as long as an encoder's, pairs that are already apart leave Eq. (1) as printed nothing to learn."""
+    texts = 10 * torch.eye(16)
+    printed = [additive_margin_softmax(texts, texts, margin) for margin in (0.0, 0.3)]
+    assert max(printed) < 1e-5
+    cosine = {
+        (margin, scale): additive_margin_softmax(texts, texts, margin, scale, normalize=True).item()
+        for margin in (0.0, 0.3)
+        for scale in (1.0, 5.0)
+    }
+    assert cosine[0.3, 1.0] > cosine[0.0, 1.0] > 1 and cosine[0.3, 5.0] > 2 * cosine[0.0, 5.0]
+    assert cosine[0.0, 1.0] > 5 * cosine[0.0, 5.0]
 
 
 def test_two_pairs_by_hand():
@@ -47,13 +69,14 @@ def test_the_scores_are_inner_products_not_cosines():
     )
 
 
-def test_local_rows_against_all_add_up_to_the_joint_loss():
+@pytest.mark.parametrize(("scale", "normalize"), [(1.0, False), (20.0, True)])
+def test_local_rows_against_all_add_up_to_the_joint_loss(scale, normalize):
     sources, targets = vectors(6, 0), vectors(6, 1)
     halves = [
-        additive_margin_softmax(sources[part], targets[part], 0.3, sources, targets, part.start)
+        additive_margin_softmax(sources[part], targets[part], 0.3, scale, normalize, sources, targets, part.start)
         for part in (slice(0, 3), slice(3, 6))
     ]
-    joint = additive_margin_softmax(sources, targets, 0.3)
+    joint = additive_margin_softmax(sources, targets, 0.3, scale, normalize)
     assert (halves[0] + halves[1]).item() / 2 == pytest.approx(joint.item(), rel=1e-6)
 
 

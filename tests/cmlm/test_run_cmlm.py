@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 import run_cmlm
 from mirror.cmlm.arguments import parse_cmlm_arguments
@@ -16,7 +15,8 @@ from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
 
 
-RECIPES = sorted((Path(__file__).resolve().parents[2] / "recipes").glob("cmlm-*.yaml"))
+RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
+RECIPES = sorted(RECIPE_FOLDER.glob("cmlm-*.yaml"))
 SMALL = "--max_seq_length 16 --per_device_train_batch_size 8 --max_steps 3 --disable_tqdm true --num_projections 4"
 
 
@@ -95,11 +95,25 @@ def test_gradient_caching_and_lamb_from_the_command_line(bert_folder, corpus, tm
     assert (tmp_path / "out" / "train_results.json").exists()
 
 
+def test_the_bitext_loss_as_printed_is_one_flag_away(corpus):
+    """Eq. (1): inner products, margin 0.3, no scale; by default cosines times 20 (LaBSE)."""
+    files = ["--stage", "bitext", "--bitext_file", corpus["bitext.tsv"], "--use_cpu"]
+    *_, default = parse_cmlm_arguments(files)
+    *_, printed = parse_cmlm_arguments([*files, "--normalize_embeddings", "false"])
+    assert (default.normalize_embeddings, default.scale, default.margin) == (True, 20, 0.3)
+    assert (printed.normalize_embeddings, printed.scale, printed.margin) == (False, 1, 0.3)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "--stage cmlm learns from documents; give --train_file or --dataset_name"),
         (["--stage", "bitext"], "--stage bitext learns from translations; give --bitext_file"),
+        (
+            ["--stage", "quickthought"],
+            "--stage quickthought learns from documents; give --train_file or --dataset_name",
+        ),
+        (["--scale", "0"], "--scale must be above 0, got 0.0; 20 suits cosines, 1 inner products"),
         (["--stage", "nli"], "--stage nli learns from labelled pairs; give --nli_file"),
         (["--stage", "cml"], "--stage 'cml' is unknown; one of .*; did you mean 'cmlm'"),
         (["--num_projektions", "3"], "unknown flag --num_projektions; did you mean '--num_projections'"),
@@ -133,23 +147,57 @@ def test_wrong_data_is_refused_before_training(bert_folder, corpus, tmp_path, mo
         )
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
-def test_recipes_parse(recipe, corpus):
-    *_, config = parse_cmlm_arguments(
-        [
-            "--config",
-            str(recipe),
-            "--train_file",
-            corpus["documents.txt"],
-            "--bitext_file",
-            corpus["bitext.tsv"],
-            "--use_cpu",
-        ]
-    )
-    content = yaml.safe_load(recipe.read_text())
-    assert config.optimizer == "lamb" and config.learning_rate == pytest.approx(1e-3)
-    assert config.num_projections == 15 and set(content) >= {"learning_rate", "max_steps", "mlm_probability"}
+# recipe: stage, steps, pairs on each of 32 devices times accumulation, from scratch; sections 3, 4.2 and 4.4
+SCHEDULES = {
+    "cmlm-base-en": ("cmlm", 1_000_000, 64, True),
+    "cmlm-large-en": ("cmlm", 1_000_000, 64, True),
+    "cmlm-multilingual": ("cmlm", 2_000_000, 64, True),
+    "cmlm-multilingual-first": ("cmlm", 1_500_000, 64, True),
+    "cmlm-multilingual-s1": ("bitext", 1_000_000, 64, False),
+    "cmlm-multilingual-s2": ("cmlm_bitext", 2_000_000, 64, True),
+    "cmlm-multilingual-s3": ("cmlm_bitext", 1_000_000, 64, False),
+    "cmlm-f-mbert": ("cmlm_bitext", 1_000_000, 64, False),
+}
 
 
-def test_there_are_recipes():
-    assert {path.stem for path in RECIPES} >= {"cmlm-base-en", "cmlm-large-en", "cmlm-multilingual"}
+def parse_recipe(name: str, corpus: dict[str, str]):
+    data = ["--train_file", corpus["documents.txt"], "--bitext_file", corpus["bitext.tsv"], "--use_cpu"]
+    data += ["--nli_file", corpus["bitext.tsv"]]
+    return parse_cmlm_arguments(["--config", str(RECIPE_FOLDER / f"{name}.yaml"), *data])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_recipes_are_the_published_schedules(name, corpus):
+    script, _, config = parse_recipe(name, corpus)
+    batch = config.per_device_train_batch_size * config.gradient_accumulation_steps
+    assert (config.stage, config.max_steps, batch, config.from_scratch) == SCHEDULES[name]
+    assert (config.optimizer, config.learning_rate, config.adam_beta1, config.adam_beta2) == ("lamb", 1e-3, 0.9, 0.999)
+    assert (config.warmup_steps, config.lr_scheduler_type, config.max_seq_length) == (10_000, "linear", 256)
+    assert (config.num_projections, config.language_smoothing, config.pooling) == (15, 1, "mean")
+    if "cmlm" in config.stage:
+        assert (config.mlm_probability, config.swap_probability) == (0.313, 0.5)
+    if "bitext" in config.stage:  # Eq. (1) as printed
+        assert (config.margin, config.scale, config.normalize_embeddings) == (0.3, 1, False)
+    if config.stage == "cmlm_bitext":
+        assert config.bitext_weight == 0.2
+    if name == "cmlm-f-mbert":
+        assert script.model_name_or_path == "bert-base-multilingual-cased"
+
+
+def test_every_recipe_is_checked_and_every_value_names_its_source(corpus):
+    assert {path.stem for path in RECIPES} == {*SCHEDULES, "cmlm-multilingual-nli"}
+    assert parse_recipe("cmlm-multilingual-nli", corpus)[2].stage == "nli"
+    for path in RECIPES:
+        body = path.read_text().partition("\n\n")[2].splitlines()
+        assert body and all("  # " in line or line == "stage: cmlm" for line in body), path
+
+
+def test_a_recipe_of_an_unknown_model_is_one_line(corpus, tmp_path, monkeypatch):
+    """The multilingual recipes start from a folder that the user makes."""
+    recipe = str(RECIPE_FOLDER / "cmlm-multilingual.yaml")
+    with pytest.raises(InputError, match="out/multilingual-vocabulary") as caught:
+        run(
+            *(monkeypatch, "--config", recipe, "--train_file", corpus["documents.txt"]),
+            *("--output_dir", str(tmp_path / "out")),
+        )
+    assert "\n" not in str(caught.value) and not (tmp_path / "out" / "config.json").exists()

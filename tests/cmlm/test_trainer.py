@@ -16,7 +16,7 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 
-from mirror.cmlm.config import CMLMConfig
+from mirror.cmlm.config import DOCUMENT_STAGES, STAGES, CMLMConfig
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.common.distributed import shutdown
 from mirror.common.errors import InputError
@@ -51,7 +51,7 @@ def make_trainer(folder: str, rows: dict[str, Dataset], output_dir, streaming: b
     flags = defaults | flags
     dropout = flags.pop("dropout", 0.0)
     config = CMLMConfig(output_dir=str(output_dir), **flags)
-    main = rows["cmlm" if "cmlm" in config.stage else config.stage]
+    main = rows["cmlm" if config.stage in DOCUMENT_STAGES else config.stage]
     trainer = CMLMTrainer(
         model=folder,
         args=config,
@@ -127,7 +127,7 @@ def test_what_s1_tells_is_learnt_in_sixty_steps(bert_folder, tmp_path):
     assert independent[-1] > 1.8 and unconditioned[-1] > 1.8
 
 
-@pytest.mark.parametrize("stage", ["cmlm", "cmlm_bitext", "bitext", "nli"])
+@pytest.mark.parametrize("stage", STAGES)
 def test_every_stage_moves_its_weights_and_lowers_its_losses(bert_folder, sentences, tmp_path, stage):
     trainer = make_trainer(
         *(bert_folder, rows_of(sentences), tmp_path), stage=stage, max_steps=30, logging_steps=5, learning_rate=2e-3
@@ -156,6 +156,20 @@ def test_the_bitext_loss_weighs_as_told(bert_folder, sentences, tmp_path):
     trainer.train()
     log = trainer.state.log_history[0]
     assert log["loss"] == pytest.approx(log["loss_cmlm"] + 0.2 * log["loss_bitext"], rel=1e-3)
+
+
+def test_quickthought_picks_the_neighbour_by_inner_products(bert_folder, sentences, tmp_path):
+    """Logeswaran & Lee 2018: a softmax over the batch, here of both neighbours; the flags of the bitext loss do not apply."""
+    flags = {"stage": "quickthought", "max_steps": 1, "logging_steps": 1}
+    trainer = make_trainer(bert_folder, rows_of(sentences), tmp_path / "a", margin=0.7, scale=3.0, **flags)
+    batch = trainer.data_collator([trainer.train_dataset[place] for place in range(8)])["pairs"]
+    with torch.no_grad():
+        first, second = trainer.model.sentence_vectors(batch).chunk(2)
+    scores, own = first @ second.T, torch.arange(8)
+    expected = torch.nn.functional.cross_entropy(scores, own) + torch.nn.functional.cross_entropy(scores.T, own)
+    assert train_losses(trainer, "loss_quickthought")[0] == pytest.approx(expected.item(), rel=1e-3)
+    streamed = make_trainer(bert_folder, rows_of(sentences), tmp_path / "b", streaming=True, **flags)
+    assert train_losses(streamed, "loss_quickthought")[0] > 0
 
 
 def test_lamb_trains_with_the_papers_settings(bert_folder, sentences, tmp_path):
@@ -201,7 +215,7 @@ class FixedRows(torch.utils.data.Dataset):
         """The same in each."""
 
 
-@pytest.mark.parametrize("stage", ["cmlm", "cmlm_bitext", "bitext"])
+@pytest.mark.parametrize("stage", ["cmlm", "cmlm_bitext", "bitext", "quickthought"])
 def test_mini_batches_give_the_gradient_of_the_whole(bert_folder, sentences, tmp_path, stage):
     flags = {"stage": stage, "max_steps": 1, "logging_steps": 1, "max_grad_norm": 0.0}
     whole = make_trainer(bert_folder, rows_of(sentences), tmp_path / "a", **flags)

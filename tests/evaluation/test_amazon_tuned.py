@@ -10,7 +10,7 @@ import torch
 
 import run_eval
 from mirror.common.errors import InputError
-from mirror.evaluation import amazon_tuned
+from mirror.evaluation import amazon, amazon_tuned
 from mirror.evaluation.amazon import TEST, TRAIN
 from mirror.evaluation.catalogue import all_groups, all_tasks
 from mirror.evaluation.run import PreparedTask
@@ -24,8 +24,8 @@ REVIEWS = 96
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """A positive and a negative review, repeated; inverted in French, both positive in Japanese."""
-    monkeypatch.setattr(amazon_tuned, "TRAIN", {key: replace(file, rows=()) for key, file in TRAIN.items()})
-    monkeypatch.setattr(amazon_tuned, "TEST", {key: replace(file, rows=()) for key, file in TEST.items()})
+    for name, files in (("TRAIN", TRAIN), ("TEST", TEST)):
+        monkeypatch.setattr(amazon, name, {key: replace(file, rows=()) for key, file in files.items()})
     monkeypatch.setattr(amazon_tuned, "LEARNING_RATE", 2e-3)  # higher, because the model and the data are tiny
     for file in (*TRAIN.values(), *TEST.values()):
         language = file.path.split("/")[1][:2]
@@ -36,7 +36,7 @@ def prepared(tmp_path, monkeypatch):
             rows.append((5 if good else 1, "new" if said else "old", "sun and song" if said else "rain and wind"))
         write_tsv(tmp_path / file.path, ("rating", "summary", "text"), rows)
     [task] = amazon_tuned.tasks(tmp_path)
-    return PreparedTask(replace(task, files=tuple(amazon_tuned.TRAIN.values())), tmp_path)
+    return PreparedTask(replace(task, files=tuple(amazon.TRAIN.values())), tmp_path)
 
 
 def parameters(model) -> torch.Tensor:
@@ -65,13 +65,28 @@ def test_every_layer_of_the_copy_is_trained_in_float32(bert_folder, pooling, dty
     encoder = Encoder.from_pretrained(bert_folder, pooling, 16, dtype, device="cpu")
     reviews = {"summary": ["new", "old"] * 16, "text": ["sun and song", ""] * 16}
     before = [parameter.detach().float().clone() for parameter in encoder.model.parameters()]
-    classifier = amazon_tuned.train_classifier(encoder, reviews, np.array([True, False] * 16))
-    again = amazon_tuned.train_classifier(encoder, reviews, np.array([True, False] * 16))
+    labelled = reviews, np.array([True, False] * 16)
+    classifier, _ = amazon_tuned.train_classifier(encoder, labelled, labelled)
+    again, _ = amazon_tuned.train_classifier(encoder, labelled, labelled)
     assert torch.equal(parameters(classifier), parameters(again))
     for (name, trained), old in zip(classifier.model.named_parameters(), before, strict=True):
         assert trained.dtype == torch.float32
         # Adam moves weights with a gradient by about 2e-5 per step; the bias of the keys has none (softmax).
         assert name.endswith("key.bias") or (trained - old).abs().max() > 1e-5, name
+
+
+def test_the_epoch_with_the_best_accuracy_on_dev_is_kept(bert_folder, monkeypatch):
+    """Dev labels that are the opposite of the training labels: the less trained classifier is the better one."""
+    encoder = Encoder.from_pretrained(bert_folder, "mean", 16, device="cpu")
+    reviews, labels = (
+        {"summary": ["new", "old"] * 16, "text": ["sun and song", "rain"] * 16},
+        np.array([True, False] * 16),
+    )
+    monkeypatch.setattr(amazon_tuned, "LEARNING_RATE", 2e-3)
+    monkeypatch.setattr(amazon_tuned, "EPOCHS", 3)
+    _, worst = amazon_tuned.train_classifier(encoder, (reviews, labels), (reviews, ~labels))
+    kept, best = amazon_tuned.train_classifier(encoder, (reviews, labels), (reviews, labels))
+    assert worst == 1 and kept.accuracy(reviews, labels) == 1 and best in (1, 2, 3)
 
 
 def test_a_dense_layer_after_pooling_is_copied_and_trained_too(bert_folder):
@@ -81,7 +96,8 @@ def test_a_dense_layer_after_pooling_is_copied_and_trained_too(bert_folder):
     encoder = Encoder(plain.model, plain.tokenizer, "mean", 16, [Dense(32, 8)])
     before = parameters(encoder.head)
     reviews = {"summary": ["new", "old"] * 16, "text": ["sun", "rain"] * 16}
-    classifier = amazon_tuned.train_classifier(encoder, reviews, np.array([True, False] * 16))
+    labelled = reviews, np.array([True, False] * 16)
+    classifier, _ = amazon_tuned.train_classifier(encoder, labelled, labelled)
     assert classifier.linear.in_features == 4 * 8
     assert torch.equal(parameters(encoder.head), before)
     assert (parameters(classifier.head) - before).abs().max() > 1e-5

@@ -7,6 +7,7 @@ from scipy.stats import ortho_group
 from mirror.common.errors import InputError
 from mirror.common.nearest_neighbors import gold_ranks, mean_top_k, top_k, unit_length
 from mirror.evaluation import bli
+from mirror.evaluation.run import PreparedTask
 from tests.evaluation.folder import write_tsv
 
 
@@ -109,6 +110,59 @@ def test_half_of_the_words_of_a_rotated_language_are_translated(tmp_path):
     assert "train5k" in task.protocol and "train1k" not in fields
 
 
+class OneLanguage:
+    """A fake encoder of the words of one language, such as "w", to `width` dimensions; it fails on other words."""
+
+    def __init__(self, language: str, width: int = 16):
+        self.language, self.both = language, Rotated(width)
+
+    def __call__(self, texts):
+        assert all(text.startswith(self.language) for text in texts)
+        return self.both(texts)
+
+
+def test_each_language_is_encoded_by_its_own_encoder(tmp_path):
+    """Two encoders that know one language each score what one encoder of both languages scores."""
+    dictionaries(tmp_path)
+    one, two = task_of(tmp_path), task_of(tmp_path, second_encoder=True)
+    assert one.takes_second_encode and two.takes_second_encode
+    scored = two.score(OneLanguage("w"), tmp_path, OneLanguage("x"))
+    assert scored == one.score(Rotated(), tmp_path)
+    assert two.protocol == one.protocol.replace("one encoder for both languages", "an encoder for each language")
+    assert two.groups == one.groups == ("bli",)
+
+
+def test_the_joint_task_has_one_encoder_even_if_there_are_two(tmp_path):
+    dictionaries(tmp_path)
+    joint = task_of(tmp_path, "bli_joint_aa_bb", second_encoder=True)
+    assert joint.protocol == task_of(tmp_path).protocol and joint.groups == ("bli_joint",)
+    prepared = PreparedTask(joint, tmp_path)
+    assert prepared.score(Rotated(), None, OneLanguage("x"))["main_score"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_encoders_of_different_sizes_have_no_map(tmp_path):
+    dictionaries(tmp_path)
+    with pytest.raises(InputError, match="vectors of 16 and 8 dimensions.*--truncate_dim 8"):
+        task_of(tmp_path).score(OneLanguage("w"), tmp_path, OneLanguage("x", width=8))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("x1\n\nx7999\n", "line 2 is blank; give one word per line"),
+        ("x1\nx7999\n\n", "line 3 is blank"),
+        ("x1\nx7999\n x1\n", "line 3 repeats 'x1' of line 1; remove repeated words"),
+        ("", "expected at least one"),
+    ],
+)
+def test_a_vocabulary_with_blank_or_repeated_words_is_refused(tmp_path, content, message):
+    dictionaries(tmp_path)
+    words = tmp_path / "words.txt"
+    words.write_text(content, encoding="utf-8")
+    with pytest.raises(InputError, match=rf"words\.txt.*{message}"):
+        task_of(tmp_path, vocabulary_file=str(words)).check(tmp_path)
+
+
 def test_the_small_dictionary_is_used_if_it_is_the_only_one(tmp_path):
     dictionaries(tmp_path, "train1k", 1000)
     fields = task_of(tmp_path).score(Rotated(), tmp_path)
@@ -122,7 +176,7 @@ def test_the_vocabulary_is_every_dictionarys_words_and_a_list(tmp_path):
     assert bli.vocabulary(tmp_path, "bb") == [f"x{n}" for n in [*range(5000), *range(6500, 7500), *range(5000, 6500)]]
     assert len(bli.vocabulary(tmp_path, "aa")) == 7000
     words = tmp_path / "words.bb.txt"
-    words.write_text("x1\nx7999\n\n", encoding="utf-8")
+    words.write_text("x1\nx7999\n", encoding="utf-8")
     task = task_of(tmp_path, vocabulary_file=str(tmp_path / "words.{language}.txt"))
     assert "words.bb.txt" in task.protocol
     assert task.score(Rotated(), tmp_path)["target_vocabulary"] == 7501
@@ -134,7 +188,8 @@ def test_the_vocabulary_is_every_dictionarys_words_and_a_list(tmp_path):
 
 def test_the_papers_pairs_are_there_without_data(tmp_path):
     names = [task.name for task in bli.tasks(tmp_path)]
-    assert names == ["bli_en_fr", "bli_en_it", "bli_en_ru", "bli_en_tr", "bli_it_fr", "bli_ru_fr"]
+    assert names[:6] == ["bli_en_fr", "bli_en_it", "bli_en_ru", "bli_en_tr", "bli_it_fr", "bli_ru_fr"]
+    assert names[6:] == [name.replace("bli_", "bli_joint_") for name in names[:6]]
     missing = task_of(tmp_path, "bli_it_fr").missing_files(tmp_path)
     assert [path.rsplit("/", 1)[1] for path in missing] == ["it-fr.train5k.tsv", "it-fr.test2k.tsv"]
 

@@ -10,13 +10,16 @@ from tests.evaluation.folder import pairs, write_tsv
 
 DOCUMENTED_TASKS = """
     sts12 sts13 sts14 sts15 sts16 stsb stsb_dev sickr sickr_full sts17_es sts17_ar sts_ru
-    simlex999 simverb3500 men ws353 rw rg65 mturk287 mturk771 multisimlex_eng multisimlex_eng_fra bli_en_fr qnli
-    bel_ncbi bel_bc5cdr_disease bel_bc5cdr_chemical bel_askapatient bel_cometa xlbel_de
+    simlex999 simverb3500 men ws353 rw rg65 mturk287 mturk771 multisimlex_eng multisimlex_eng_fra bli_en_fr bli_joint_en_fr
+    qnli
+    bel_ncbi bel_bc5cdr_disease bel_bc5cdr_chemical bel_askapatient bel_cometa bel_cometa_zero_shot xlbel_de
     transfer_mr transfer_cr transfer_subj transfer_mpqa transfer_sst2 transfer_trec transfer_mrpc transfer_sicke
-    transfer_sickr tatoeba_fra amazon_zero_shot amazon_zero_shot_tuned language_bias qqp_cosine isotropy
+    transfer_sickr tatoeba_fra tatoeba_projection xeval_ar amazon_zero_shot amazon_by_domain amazon_zero_shot_tuned language_bias qqp_cosine isotropy
     docs_search docs_search_dev
 """.split()
-DOCUMENTED_GROUPS = "sts multilingual_sts word multisimlex multisimlex_cross bli bel xlbel transfer tatoeba".split()
+DOCUMENTED_GROUPS = (
+    "sts multilingual_sts word multisimlex multisimlex_cross bli bel xlbel transfer xeval tatoeba".split()
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,7 @@ def test_the_papers_averages_are_over_their_own_members(tasks):
     assert groups["multilingual_sts"] == ["sts17_es", "sts17_ar", "sts_ru"]
     assert groups["word"] == ["simlex999", "simverb3500", "men", "ws353", "rw", "rg65", "mturk287", "mturk771"]
     assert len(groups["transfer"]) == 9
+    assert len(groups["bel"]) == 5 and len(groups["bli"]) == 6
 
 
 def test_groups_and_tasks_resolve_in_order_each_once(tasks):

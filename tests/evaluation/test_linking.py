@@ -143,14 +143,20 @@ def test_biosyns_folder_as_it_is(tmp_path):
 
 def test_cometas_folder_as_it_is(tmp_path):
     folder = tmp_path / "biomed/cometa"
-    (folder / "splits/zeroshot_general").mkdir(parents=True)
+    for split in ("stratified_general", "zeroshot_general"):
+        (folder / "splits" / split).mkdir(parents=True)
     (folder / "COMETA_id_sf_dictionary.txt").write_text("11||Cold\n22||Flu\n", encoding="utf-8")
-    test = folder / "splits/zeroshot_general/test.csv"
+    test = folder / "splits/stratified_general/test.csv"  # Mirror-BERT section 3
     header = "\tID\tTerm\tGeneral SNOMED ID\tExample\n"
     test.write_text(header + '0\t7\tFLU\t22\t"two\nlines"\n1\t8\tcold\t22\tone\n', encoding="utf-8")
     task = task_of(tmp_path, "bel_cometa")
     task.check(tmp_path)
-    assert task.score(encode, tmp_path)["main_score"] == 0.5
+    assert task.score(encode, tmp_path)["main_score"] == 0.5 and "split stratified_general" in task.protocol
+    tuning_file = folder / "splits/zeroshot_general/test.csv"
+    tuning_file.write_text("Term\tGeneral SNOMED ID\nflu\t22\n", encoding="utf-8")
+    tuning = task_of(tmp_path, "bel_cometa_zero_shot")
+    assert tuning.score(encode, tmp_path)["main_score"] == 1 and "split zeroshot_general" in tuning.protocol
+    assert (task.groups, tuning.groups) == (("bel",), ())  # the mean over `bel` has the test split only
     test.write_text("ID\tTerm\n1\tflu\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"test\.csv: no column 'General SNOMED ID'"):
         task.check(tmp_path)

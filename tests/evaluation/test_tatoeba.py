@@ -21,13 +21,15 @@ def test_accuracy_in_both_directions_by_hand(tmp_path):
     fields = task.score(encode, tmp_path)
     assert fields["main_score"] == fields["accuracy_to_english"] == pytest.approx(1 / 3)
     assert fields["accuracy_from_english"] == pytest.approx(2 / 3)
+    assert fields["accuracy_mean"] == pytest.approx(1 / 2)
     assert fields["num_examples"] == 3
     assert task.groups == ("tatoeba",)
 
 
 def test_the_36_languages_of_xtreme_are_a_group(tmp_path):
-    tasks = tatoeba.tasks(tmp_path)
+    *tasks, projection = tatoeba.tasks(tmp_path)
     assert len(tasks) == len(set(tatoeba.XTREME)) == 36
+    assert (projection.name, projection.groups) == ("tatoeba_projection", ())
     assert all(task.groups == ("tatoeba", "tatoeba_xtreme") for task in tasks)
     rows = {task.name: task.files[0].rows for task in tasks}
     assert rows["tatoeba_fra"] == (1000,)
@@ -36,3 +38,30 @@ def test_the_36_languages_of_xtreme_are_a_group(tmp_path):
 
 def test_a_collapsed_encoder_is_right_for_one_row_only():
     assert tatoeba.retrieval_accuracy(*[np.ones((50, 4), dtype=np.float32)] * 2) == 1 / 50
+
+
+def test_languages_that_lie_apart_have_no_neighbour_in_the_other_one():
+    generator = np.random.default_rng(0)
+    one, other = (
+        tatoeba.unit_length(np.append(generator.normal(size=(20, 3)), np.full((20, 1), 9 * sign), 1))
+        for sign in (1, -1)
+    )
+    assert tatoeba.nearest_in_other_language(np.stack([one, other])) == 0
+    assert tatoeba.nearest_in_other_language(np.stack([one, one + 1e-4])) == 1
+
+
+def test_the_points_of_figure_3_are_the_first_two_principal_components(tmp_path):
+    for code in tatoeba.PICTURED:
+        write_tsv(
+            tmp_path / f"tatoeba/{code}-eng.tsv",
+            ("source", "english"),
+            [(f"s {n % 90}", f"e {n}") for n in range(1000)],
+        )
+    task = tatoeba.tasks(tmp_path)[-1]
+    task.check(tmp_path)
+    fields = task.score(encode, tmp_path)
+    assert set(fields["points"]) == set(fields["mixed"]) == {"fra", "deu", "rus", "spa"}
+    points = np.array(fields["points"]["rus"])
+    assert points.shape == (2, 300, 2)
+    np.testing.assert_allclose(points.reshape(-1, 2).mean(axis=0), 0, atol=1e-3)
+    assert points[..., 0].std() >= points[..., 1].std()

@@ -27,7 +27,8 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(
-    "name", ["table3", "table12", "figure4", "figure7", "table14", "table2", "selection", "table1"]
+    "name",
+    ["table3", "table12", "figure4", "figure7", "table14", "table2", "selection", "table1", "figure5", "table21"],
 )
 def test_a_figure_is_drawn(name, tmp_path):
     study = STUDIES[name]
@@ -43,6 +44,6 @@ def test_a_figure_is_drawn(name, tmp_path):
         for cell in study.cells
         for seed in ((33, 44) if cell.corpora else (33,))
     ]
-    draw(study, collect(study, records), records, "bert", tmp_path / "figure.png")
+    draw(study, collect(study, records), records, {}, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert [path.name for path in tmp_path.iterdir()] == ["figure.png"]

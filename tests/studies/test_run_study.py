@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,8 @@ import run_study
 from mirror.common.errors import InputError, run_main
 from mirror.studies import execution, plan
 from mirror.studies.catalogue import STUDIES
-from mirror.studies.cells import RATE, Cell, Study, main_scores
+from mirror.studies.cells import RATE, Cell, SecondEncoder, Study, main_scores
+from mirror.training.arguments import parse_arguments
 from tests.evaluation.folder import write_tsv
 
 
@@ -22,10 +24,10 @@ STUDY = Study(
     "A small study",
     (
         Cell("before", ("rg65",), pooling="mean"),
-        Cell("after", ("rg65",), ("texts.txt",), "word", {RATE: 2.5, "drophead_rate": {"bert": 0.2}}),
+        Cell("after", ("rg65",), ("texts.txt",), "word", {RATE: 2.5}, drophead=True),
     ),
     main_scores(("rg65",)),
-    published={"bert": {"after": {"rg65": 0.25}}},
+    published={"bert-base-uncased": {"after": {"rg65": 0.25}}},
 )
 # Fake scripts that log how they were called; the trained "model" stores its seed, which becomes the score.
 FAKE_MIRROR = """
@@ -83,6 +85,12 @@ def fakes(workplace, monkeypatch) -> Path:
     return workplace
 
 
+@pytest.fixture
+def published_model(bert_folder, tmp_path) -> str:
+    """Return a folder with the name of a published checkpoint."""
+    return shutil.copytree(bert_folder, tmp_path / "models/bert-base-uncased")
+
+
 def study(monkeypatch, workplace: Path, model: str, *flags) -> None:
     common = ["--data_dir", workplace / "data", "--output_dir", workplace / "out", "--model_name_or_path", model]
     argv = ["run_study.py", "small", *common, *flags]
@@ -94,20 +102,20 @@ def calls(workplace: Path) -> list[str]:
     return (workplace / "calls.txt").read_text().splitlines()
 
 
-def test_each_cell_is_run_once_and_reported(bert_folder, fakes, monkeypatch, capsys):
-    study(monkeypatch, fakes, bert_folder, "--max_cells", 2, "--seeds", 33, 44, 55)
+def test_each_cell_is_run_once_and_reported(published_model, fakes, monkeypatch, capsys):
+    study(monkeypatch, fakes, published_model, "--max_cells", 2, "--seeds", 33, 44, 55)
     assert len(calls(fakes)) == 3  # the base model is scored; the first seed is trained and scored
     assert "Not done: after-seed44, after-seed55." in (fakes / "out/table.md").read_text()
-    study(monkeypatch, fakes, bert_folder, "--num_processes", 2, "--seeds", 33, 44, 55)
+    study(monkeypatch, fakes, published_model, "--num_processes", 2, "--seeds", 33, 44, 55)
     assert len(calls(fakes)) == 7
-    study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44, 55)  # no cell is left to run
+    study(monkeypatch, fakes, published_model, "--seeds", 33, 44, 55)  # no cell is left to run
     assert len(calls(fakes)) == 7
 
     first = next(call for call in calls(fakes) if call.startswith("mirror"))
     for flags in ("--seed 33", "--level word", "--learning_rate 5e-05", "--drophead_rate 0.2"):
         assert flags in first
     page = (fakes / "out/table.md").read_text()
-    assert "| after | 0.4400 ± 0.1100 |\n| published (bert) | 0.2500 |\n| difference | +0.1900 |" in page
+    assert "| after | 0.4400 ± 0.1100 |\n| published | 0.2500 |\n| difference | +0.1900 |" in page
     run_on = "\n- 1 thread of an abacus, python 3.14, torch 9.1, transformers 8.2, sentence-transformers 7.3\n"
     assert page.count(run_on) == 1
     assert "Not done" not in page and capsys.readouterr().out.count("| before | 0.1000 |") == 3
@@ -146,8 +154,8 @@ def test_a_dry_run_writes_nothing_and_estimates_the_duration(bert_folder, fakes,
     assert capsys.readouterr().out.split() == ["before", "after-seed33", "after-seed44", "after-seed55"]
     # 3 seeds x 100 texts x 2 epochs at 200 texts/s, plus 4 x 60 s to score: 243 s
     assert (
-        "4 cells: 0 done, 4 to run now, about 4 min (200 texts/s in training and 60 s to score a cell, assumed)"
-        in (caplog.text)
+        "4 cells: 0 done, 4 to run now with 6 training steps, about 4 min (200 texts/s in training and 60 s to score a "
+        "cell, assumed)" in caplog.text
     )
     assert not (fakes / "out").exists() and not (fakes / "calls.txt").exists()
 
@@ -167,12 +175,15 @@ def test_a_folder_with_another_run_is_refused(bert_folder, fakes, monkeypatch):
     [
         (["--", "--seed", "3"], "--seed after -- is set by run_study.py itself"),
         (["--", "--max_train_samples", "3"], "--max_train_samples must be given before the --"),
-        (["--", "stray"], "only flags of run_mirror.py may follow --; 'stray' is not a flag"),
+        (["--", "stray"], "only flags of run_mirror.py or run_cmlm.py may follow --; 'stray' is not a flag"),
         (
             ["--corpus_dir", "nowhere"],
             r"no corpus nowhere/texts.txt \(in a checkout, python data_scripts/sample_sentences.py creates it\); --skip_missing",
         ),
         (["--language_models", "fra"], "'fra' is not PART=MODEL"),
+        (["--language_models", "fra=M"], "fra=M: this study has no fra; all its cells have one model"),
+        (["--paper_models"], "the paper has one model for all cells of 'A small study'"),
+        (["--", "--config", "mine.yaml"], "--config after -- is set by run_study.py itself"),
         (["--data_dir", "nowhere", "--corpus_dir", "elsewhere", "CORPUS"], "--data_dir nowhere: no such folder"),
         (["--model_name_or_path", "no/such-model"], "--model_name_or_path no/such-model"),
         (["--skip_missing", "--corpus_dir", "nowhere", "--bogus"], "unrecognized arguments: --bogus"),
@@ -214,6 +225,99 @@ def test_a_corpus_that_is_too_small_is_an_error(bert_folder, fakes, monkeypatch)
     monkeypatch.setitem(STUDIES, "small", Study("S", cells, main_scores(("rg65",))))
     with pytest.raises(InputError, match=r"texts\.txt: 240 distinct texts, 500 are needed"):
         study(monkeypatch, fakes, bert_folder)
+
+
+SENTENCES = Study("Sentences", (Cell("after", ("rg65",), ("texts.txt",)),), main_scores(("rg65",)))
+
+
+def trained_with(workplace: Path, number: int = 0) -> dict:
+    """Parse the flags of a call of run_mirror.py by its own parser."""
+    calls_of_mirror = [call.split()[1:] for call in calls(workplace) if call.startswith("mirror ")]
+    script, data, config = parse_arguments(calls_of_mirror[number])
+    return vars(script) | vars(data) | vars(config)
+
+
+def test_a_published_model_is_trained_by_its_recipe_and_the_page_says_so(published_model, fakes, monkeypatch):
+    monkeypatch.setitem(STUDIES, "small", SENTENCES)
+    study(monkeypatch, fakes, published_model, "--seeds", 33)
+    settings = trained_with(fakes)
+    assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == ("mean_padded", 50, True)
+    assert settings["model_name_or_path"] == str(published_model) and settings["seed"] == 33
+    assert "\n- Settings as published: recipes/sentence-bert.yaml.\n" in (fakes / "out/table.md").read_text()
+    record = json.loads((fakes / "out/after-seed33/cell.json").read_text())
+    assert record["texts"] == 241  # the repeated one too
+
+
+def test_modern_takes_this_projects_defaults(published_model, fakes, monkeypatch):
+    monkeypatch.setitem(STUDIES, "small", SENTENCES)
+    study(monkeypatch, fakes, published_model, "--seeds", 33, "--modern")
+    settings = trained_with(fakes)
+    assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == (None, None, False)
+    assert "Settings: this project's defaults (--modern)" in (fakes / "out/table.md").read_text()
+    with pytest.raises(InputError, match="created with another --dropout_rate, --keep_duplicates, "):
+        study(monkeypatch, fakes, published_model, "--seeds", 33)
+
+
+def test_a_model_that_no_recipe_names_is_trained_with_the_defaults_and_not_compared(bert_folder, fakes, monkeypatch):
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+    page = (fakes / "out/table.md").read_text()
+    assert f"there is no recipe for {bert_folder} (word, drophead)." in page and "published |" not in page
+    settings = trained_with(fakes)
+    assert (settings["drophead_rate"], settings["dropout_rate"]) == (0.2, 0.0)  # the published rate of BERT
+
+
+PAIR = Study(
+    "A pair of languages",
+    (
+        Cell("before", ("rg65",), pooling="cls", part="en_fr", language="en", second=SecondEncoder("fr")),
+        Cell("after", ("rg65",), ("texts.txt",), "word", part="en_fr", language="en",
+             second=SecondEncoder("fr", ("french.txt",))),
+    ),
+    main_scores(("rg65",)),
+)  # fmt: skip
+
+
+def test_each_language_has_its_own_model_words_and_encoder(bert_folder, published_model, fakes, monkeypatch):
+    monkeypatch.setitem(STUDIES, "small", PAIR)
+    (fakes / "data/mirror_corpus/french.txt").write_text("un\ndeux\ntrois\n")
+    study(
+        monkeypatch, fakes, bert_folder, "--seeds", 33, "--keep_models", "--language_models", f"fr={published_model}"
+    )
+    before, first, _, after = calls(fakes)
+    assert f"--model_name_or_path {bert_folder} " in before
+    assert f"--second_model_name_or_path {published_model}" in before
+    assert f"--model_name_or_path {bert_folder} --train_file {fakes}/data/mirror_corpus/texts.txt" in first
+    assert trained_with(fakes, 1)["train_file"] == [f"{fakes}/data/mirror_corpus/french.txt"]
+    assert trained_with(fakes, 1)["model_name_or_path"] == str(published_model)
+    cell = fakes / "out/after-en_fr-seed33"
+    assert (
+        f"--model_name_or_path {cell}/model " in after and f"--second_model_name_or_path {cell}/second_model" in after
+    )
+    assert "second run_mirror.py" in json.loads((cell / "cell.json").read_text())["identity"]
+    page = (fakes / "out/table.md").read_text()
+    assert "Settings as published: recipes/word-bert.yaml." in page and f"for {bert_folder} (word)" in page
+
+
+def test_a_language_that_the_study_does_not_have_is_reported(bert_folder, fakes, monkeypatch):
+    monkeypatch.setitem(STUDIES, "small", PAIR)
+    with pytest.raises(InputError, match="fra=M: this study has no fra; did you mean 'fr'.*; it has en, fr"):
+        study(monkeypatch, fakes, bert_folder, "--language_models", "fra=M")
+    with pytest.raises(InputError, match="--language_models fr=no/such-model: "):
+        study(monkeypatch, fakes, bert_folder, "--language_models", "fr=no/such-model")
+
+
+def test_a_recipe_without_a_model_is_named(fakes, monkeypatch, tmp_path):
+    from mirror.studies import recipes
+
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/word-x.yaml").write_text("level: word\n")
+    monkeypatch.setattr(recipes, "RECIPES", tmp_path / "recipes")
+    recipes.all_recipes.cache_clear()
+    with pytest.raises(InputError, match=r"word-x\.yaml has no model_name_or_path"):
+        recipes.find_recipe("bert-base-uncased", "word")
+    (tmp_path / "recipes/word-x.yaml").unlink()
+    with pytest.raises(InputError, match="no recipes in .*; install the package again"):
+        recipes.find_recipe("bert-base-uncased", "word")
 
 
 def test_processes_share_cores_and_gpus(monkeypatch):

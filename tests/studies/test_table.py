@@ -6,8 +6,8 @@ import csv
 
 import pytest
 
-from mirror.studies.cells import Cell, Column, Study, averages
-from mirror.studies.table import best_row, collect, format_csv, format_table, published_scores
+from mirror.studies.cells import Cell, Column, Study
+from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside, published_scores
 
 
 def record(row: str, seed: int | None, part: str = "", **tasks: float) -> dict:
@@ -26,8 +26,10 @@ STUDY = Study(
     (Cell("before", ("a", "b")), Cell("after", ("a", "b"), ("corpus.txt",))),
     (Column("a", "a"), Column("b", "b")),
     average=True,
-    published={"bert": {"before": {"a": 0.25, "b": 0.35}, **averages(".5", "after")}},
+    published={"some-bert": {"before": {"a": 0.25, "b": 0.35}, "after": {"average": 0.5}}},
+    baselines={"GloVe": {"a": 0.15}},
 )
+BESIDE = published_beside(STUDY, lambda cell: "some-bert")
 RECORDS = [
     record("before", None, a=0.2, b=0.4),
     record("after", 33, a=0.5, b=0.7),
@@ -47,27 +49,42 @@ def test_mean_and_sample_standard_deviation_over_seeds():
 
 
 def test_the_table_has_our_scores_published_scores_and_differences():
-    lines = format_table(STUDY, collect(STUDY, RECORDS), "bert").splitlines()
+    lines = format_table(STUDY, collect(STUDY, RECORDS), BESIDE).splitlines()
     assert lines == [
         "| | a | b | average |",
         "| --- | ---: | ---: | ---: |",
         "| before | 0.2000 | 0.4000 | 0.3000 |",
-        "| published (bert) | 0.2500 | 0.3500 | 0.3000 |",
+        "| published | 0.2500 | 0.3500 | 0.3000 |",
         "| difference | -0.0500 | +0.0500 | +0.0000 |",
         "| after | 0.6000 ± 0.1000 | 0.9000 ± 0.2646 | 0.7500 ± 0.1803 |",
-        "| published (bert) |  |  | 0.5000 |",
+        "| published |  |  | 0.5000 |",
         "| difference |  |  | +0.2500 |",
+        "| GloVe, published | 0.1500 |  |  |",
     ]
+
+
+def test_of_a_model_without_published_scores_only_ours_are_shown():
+    lines = format_table(STUDY, collect(STUDY, RECORDS), published_beside(STUDY, lambda cell: "mine")).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| before", "| after"]
+
+
+def test_each_cell_is_compared_with_the_numbers_of_its_own_model():
+    cells = (Cell("r", ("a",), part="en"), Cell("r", ("b",), part="fr"))
+    published = {"english": {"r": {"a": 0.1, "b": 0.2}}, "french": {"r": {"a": 0.3, "b": 0.4}}}
+    study = Study("S", cells, STUDY.columns, published=published)
+    assert published_beside(study, lambda cell: {"en": "english", "fr": "french"}[cell.part]) == {
+        "r": {"a": 0.1, "b": 0.4}
+    }
 
 
 def test_an_average_over_fewer_columns_is_labelled_and_compared_over_the_same_columns():
     partial = [{**r, "tasks": {"a": r["tasks"]["a"]}} for r in RECORDS]
     scores = collect(STUDY, partial)
-    lines = format_table(STUDY, scores, "bert").splitlines()
+    lines = format_table(STUDY, scores, BESIDE).splitlines()
     assert lines[0] == "| | a | average of 1 |"
-    assert published_scores(STUDY, ["a", "average"], "before", "bert") == {"a": 0.25, "average": 0.25}
-    assert published_scores(STUDY, ["a", "average"], "after", "bert") == {}  # .5 is the average over both columns
-    assert len(lines) == 6
+    assert published_scores(STUDY, ["a", "average"], BESIDE["before"]) == {"a": 0.25, "average": 0.25}
+    assert published_scores(STUDY, ["a", "average"], BESIDE["after"]) == {}  # .5 is the average over both columns
+    assert len(lines) == 7
 
 
 def test_a_seed_that_lacks_a_column_has_no_average():

@@ -39,7 +39,10 @@ METHODS = {
 RUNS = {
     f"{name} {packing}": {**flags, "packing": packing} for name, flags in METHODS.items() for packing in ("on", "off")
 }
-RUNS |= {f"cmlm {stage}": {"stage": stage} for stage in ("cmlm", "cmlm_bitext", "bitext")}
+# Eq. (1) of CMLM as printed
+RUNS |= {
+    f"cmlm {stage}": {"stage": stage, "normalize_embeddings": False} for stage in ("cmlm", "cmlm_bitext", "bitext")
+}
 COMMON = {
     "bf16": False,
     "per_device_train_batch_size": 24,
