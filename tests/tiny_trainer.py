@@ -9,7 +9,9 @@ from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
 
 
-def make_trainer(model_folder: str, texts: list[str], output_dir, score=None, **flags) -> MirrorTrainer:
+def make_trainer(
+    model_folder: str, texts: list[str], output_dir, score=None, streaming: bool = False, **flags
+) -> MirrorTrainer:
     """The defaults are float32, batch 20, two epochs; repeated texts are kept."""
     defaults = {
         "bf16": False,
@@ -22,5 +24,6 @@ def make_trainer(model_folder: str, texts: list[str], output_dir, score=None, **
         "seed": 5,
     }
     config = MirrorConfig(output_dir=str(output_dir), **defaults | flags)
-    corpus = Corpus(Dataset.from_dict({"text": texts}))
+    rows = Dataset.from_dict({"text": texts})
+    corpus = Corpus(rows.to_iterable_dataset() if streaming else rows)
     return MirrorTrainer(model=model_folder, args=config, train_dataset=corpus, score=score)

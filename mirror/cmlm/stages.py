@@ -77,7 +77,7 @@ def stage_dataset(
     if isinstance(files[0], IterableDataset):
         pairs = interleave_datasets(files) if len(files) > 1 else files[0]
         check_batch_fits(pairs, config)
-        return StreamedStageDataset(pairs, to_row, config.seed, stream)
+        return StreamedStageDataset(pairs, to_row, config.seed, batch_size, stream)
     rows = EpochShuffledDataset(files, config.language_smoothing, config.seed)
     check_batch_fits(rows.rows, config)
     return StageDataset("cmlm", rows, to_row, batch_size, stream)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -9,6 +10,9 @@ from datetime import timedelta
 import torch
 from accelerate import PartialState
 from transformers import TrainingArguments
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -43,6 +47,9 @@ class BaseConfig(TrainingArguments):
             "help": "Go on where a check would stop: the output folder holds another run, or the tokenizer does not know the texts."
         },
     )
+    dataloader_persistent_workers: bool = field(
+        default=False, metadata={"help": "No effect: an epoch has new masks, and new workers to read them."}
+    )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes that tokenize the texts."}
     )
@@ -59,6 +66,9 @@ class BaseConfig(TrainingArguments):
         self.bf16, self.fp16, self.precision_reason = choose_precision(self.bf16, self.fp16, self.use_cpu)
         if isinstance(self.resume_from_checkpoint, str) and self.resume_from_checkpoint.lower() in ("true", "false"):
             self.resume_from_checkpoint = self.resume_from_checkpoint.lower() == "true" or None
+        if self.dataloader_persistent_workers:
+            logger.warning("--dataloader_persistent_workers has no effect: an epoch has new masks, and new workers")
+            self.dataloader_persistent_workers = False  # they would go on with the rows of the epoch they began in
         super().__post_init__()
 
 

@@ -16,9 +16,11 @@ from mirror.training.run_record import FILE
 
 
 class SetEpochCallback(TrainerCallback):
-    """Draws new masks at the start of each epoch, and the right ones after a resume."""
+    """Draws new masks at the start of each epoch, and the right ones after a resume; streams do so by themselves."""
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        if not hasattr(train_dataloader.dataset, "set_epoch"):
+            return
         with args.main_process_first(desc="views of the epoch"):  # the others read them from the cache
             train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
 

@@ -124,7 +124,8 @@ class MirrorTrainer(EncoderTrainer):
                 corpus, held_out = hold_out(corpus, args.validation_samples, args.seed)
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
             check_batch_fits(corpus.rows, args)
-            dataset = two_view_dataset(corpus.rows, tokenizer, views, args.preprocessing_num_workers)
+            step_rows = args.train_batch_size * args.world_size
+            dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
         report = corpus_report(corpus, dataset, args.train_batch_size)
         logger.info("corpus\n%s", format_report(report))
         if isinstance(corpus.rows, IterableDataset):
