@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import torch
 from datasets import Dataset
+from transformers import TrainerCallback
 
 from mirror.data.corpus import Corpus
 from mirror.training.config import MirrorConfig
@@ -27,3 +29,18 @@ def make_trainer(
     rows = Dataset.from_dict({"text": texts})
     corpus = Corpus(rows.to_iterable_dataset() if streaming else rows)
     return MirrorTrainer(model=model_folder, args=config, train_dataset=corpus, score=score)
+
+
+class At(TrainerCallback):
+    """Does something at the end of one step, before the step's checkpoint is written."""
+
+    def __init__(self, step: int, act):
+        self.step, self.act = step, act
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.act()
+
+
+def weights(trainer: MirrorTrainer) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in trainer.model.state_dict().items()}

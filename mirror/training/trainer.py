@@ -231,6 +231,9 @@ class MirrorTrainer(EncoderTrainer):
             model.eval(), self.processing_class, self.args.pooling, self.saved_length, [*self.head], self.prompt
         )
 
+    def training_rows(self) -> list[Dataset | IterableDataset]:
+        return [self.corpus.rows]
+
     def sample_texts(self) -> list[str]:
         """A few texts to compare readers on."""
         return self.corpus.sample_texts()

@@ -19,7 +19,7 @@ import run_mirror
 from mirror.common.errors import run_main
 from mirror.modeling.encoder import Encoder
 from mirror.tools.embedding_shards import ShardFolder
-from mirror.training.resumable import last_complete_checkpoint
+from mirror.training.manifest import last_complete_checkpoint
 
 
 ROOT = Path(__file__).resolve().parents[2]
