@@ -14,7 +14,7 @@ from mirror.common.distributed import shutdown
 from mirror.modeling.checkpoint import verify_encoder
 from mirror.tools.card_scores import FIGURE, SCORES_FILE, scores_of_run, write_scores
 from mirror.tools.model_card import write_card
-from mirror.training.disk_space import SAVE_ERRORS, raise_save_error
+from mirror.training.disk_space import raise_save_error
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.manifest import MANIFEST, is_complete, write_manifest
 from mirror.training.run_record import RunRecord, run_facts
@@ -47,7 +47,10 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
     save_aside(trainer, aside)
     if trainer.is_world_process_zero():
         encoder = trainer.encoder(training=False)
-        cosines = verify_encoder(aside, encoder, trainer.sample_texts())
+        try:
+            cosines = verify_encoder(aside, encoder, trainer.sample_texts())
+        except OSError as error:
+            raise_save_error(error, folder, folder)
         record = RunRecord(
             method=trainer.method,
             metrics=metrics,
@@ -82,7 +85,7 @@ def save_aside(trainer: EncoderTrainer, aside: Path) -> None:
         trainer.save_model(str(aside), _internal_call=True)  # does not push: the model card is not written yet
         if trainer.args.should_save:
             trainer.state.save_to_json(str(aside / TRAINER_STATE_NAME))
-    except SAVE_ERRORS as error:
+    except Exception as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise_save_error(error, trainer.args.output_dir, trainer.args.output_dir)
 
@@ -102,8 +105,7 @@ def put_into_place(aside: Path, folder: Path, record: RunRecord, scores: dict) -
         for name in (SCORES_FILE, FIGURE):
             (folder / name).unlink(missing_ok=True)  # of an earlier run
         replace_files(aside, folder, last=MANIFEST)
-    except SAVE_ERRORS as error:
-        shutil.rmtree(aside, ignore_errors=True)
+    except Exception as error:  # the encoder stays in its own folder, for a run without checkpoints
         raise_save_error(error, folder, folder)
 
 

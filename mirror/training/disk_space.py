@@ -20,6 +20,7 @@ from mirror.training.manifest import describe_last
 logger = logging.getLogger(__name__)
 
 SAVE_ERRORS = (OSError, SafetensorError, RuntimeError)  # torch.save reports a full disk as a RuntimeError
+RUST_ERROR = "(os error "  # tokenizers raises a plain Exception
 LITTLE_SPACE = 50e6  # bytes
 
 
@@ -47,8 +48,10 @@ def raise_save_error(error: Exception, folder: str | Path, run_dir: str | Path) 
     """
     Raises:
         InputError: what could not be saved, why, and which checkpoint is left.
+        Exception: `error` itself, where it does not come from writing.
     """
-    if isinstance(error, RuntimeError) and describe_peer_failure(error):
+    of_writing = isinstance(error, SAVE_ERRORS) or RUST_ERROR in str(error)
+    if not of_writing or (isinstance(error, RuntimeError) and describe_peer_failure(error)):
         raise error
     reason = one_line(error, 200)
     if is_full_disk(error, run_dir):

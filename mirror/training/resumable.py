@@ -24,7 +24,7 @@ from mirror.common import loading_policy
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.distributed import mean_over_processes
 from mirror.common.errors import InputError
-from mirror.training.disk_space import SAVE_ERRORS, raise_save_error, warn_of_little_space
+from mirror.training.disk_space import raise_save_error, warn_of_little_space
 from mirror.training.manifest import MANIFEST, last_complete_checkpoint, write_manifest
 from mirror.training.signals import StopOnSignal, outlast_signals
 
@@ -102,18 +102,18 @@ class ResumableTrainer(Trainer):
         """
         run_dir = self._get_output_dir(trial=trial)
         folder = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if self.args.should_save:
-            (folder / MANIFEST).unlink(missing_ok=True)  # of an earlier run that was at this step
-        self.accelerator.wait_for_everyone()
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         push, self.args.push_to_hub = self.args.push_to_hub, False
         try:
+            if self.args.should_save:
+                (folder / MANIFEST).unlink(missing_ok=True)  # of an earlier run that was at this step
+            self.accelerator.wait_for_everyone()
             super()._save_checkpoint(model, trial)
             self.describe_checkpoint(folder)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_manifest(folder)
-        except SAVE_ERRORS as error:
+        except Exception as error:
             if self.args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)  # its space may be what the next save needs
             raise_save_error(error, folder, run_dir)
