@@ -11,6 +11,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from mirror.common.atomic_files import replace_files
 from mirror.common.distributed import shutdown
+from mirror.common.errors import InputError, one_line
 from mirror.modeling.checkpoint import verify_encoder
 from mirror.tools.card_scores import FIGURE, SCORES_FILE, scores_of_run, write_scores
 from mirror.tools.model_card import write_card
@@ -35,8 +36,8 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         commit_message: commit message of the push, with `--push_to_hub`.
 
     Raises:
-        InputError: the disk is full, or the push failed.
-        RuntimeError: a reader computes different embeddings from the saved checkpoint.
+        InputError: the disk is full, a reader computes different embeddings from the saved checkpoint (after everything
+            is written, and before a push), or the push failed.
     """
     args = trainer.args
     folder, aside = Path(args.output_dir), Path(args.output_dir) / ASIDE
@@ -47,10 +48,11 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
     save_aside(trainer, aside)
     if trainer.is_world_process_zero():
         encoder = trainer.encoder(training=False)
+        cosines, difference = {}, None
         try:
             cosines = verify_encoder(aside, encoder, trainer.sample_texts())
-        except OSError as error:
-            raise_save_error(error, folder, folder)
+        except Exception as error:  # whatever a reader says, the run is kept
+            difference = error
         record = RunRecord(
             method=trainer.method,
             metrics=metrics,
@@ -62,6 +64,11 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
         scores = scores_of_run(trainer.state, args.load_best_model_at_end, data_dir)
         put_into_place(aside, folder, record, scores)
+        if difference:
+            reason = one_line(difference).replace(str(aside), str(folder))
+            raise InputError(
+                f"{reason}; the encoder, its record and its card are saved, but not pushed"
+            ) from difference
         logger.info(
             "saved in %s (%s pooling); embeddings verified with %s",
             args.output_dir, encoder.pooling, " and ".join(cosines),
