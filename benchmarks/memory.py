@@ -15,6 +15,7 @@ Runs are interleaved, one subprocess each. The text is synthetic, so only differ
 
 from __future__ import annotations
 
+import itertools
 import sys
 import tempfile
 import time
@@ -180,7 +181,8 @@ def read_stream(args: Namespace) -> dict:
     corpus = load_corpus(CorpusSource(train_file=(str(corpus_of(args)),), streaming=True))
     tenth, resident = max(1, args.streaming_rows // 10), []
     start = time.perf_counter()
-    for number, _ in enumerate(two_view_dataset(corpus.rows, tokenizer, settings, num_proc=None), start=1):
+    rows = two_view_dataset(corpus.rows, tokenizer, settings, batch_size=200)
+    for number, _ in enumerate(itertools.islice(rows, args.streaming_rows), start=1):
         if number % tenth == 0:
             resident.append(psutil.Process().memory_info().rss / 1e9)
     return {"rows_per_second": number / (time.perf_counter() - start), "resident_gb": resident}

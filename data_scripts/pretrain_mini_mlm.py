@@ -38,7 +38,8 @@ from transformers import (
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from mirror.data.docstring_corpus import collect, pretraining_paragraphs
-from mirror.training.resumable import ResumableTrainer, last_complete_checkpoint
+from mirror.training.manifest import last_complete_checkpoint
+from mirror.training.resumable import ResumableTrainer
 
 
 logger = logging.getLogger(__name__)

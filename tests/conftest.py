@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -150,6 +151,10 @@ def no_network():
 
 @pytest.fixture(scope="session")
 def tokenizer() -> BertTokenizerFast:
+    return make_tokenizer()
+
+
+def make_tokenizer() -> BertTokenizerFast:
     """WordPiece of about a hundred words and, for any other, single characters."""
     pieces = SPECIAL_TOKENS + list(dict.fromkeys(WORDS)) + list(CHARACTERS[1:]) + [f"##{c}" for c in CHARACTERS]
     return BertTokenizerFast(
@@ -175,8 +180,11 @@ def make_sentences() -> list[str]:
 
 @pytest.fixture(scope="session")
 def bert_folder(tokenizer, tmp_path_factory) -> str:
-    """A saved masked LM: 2 layers of width 32, 4 heads, dropout 0.1."""
-    folder = tmp_path_factory.mktemp("tiny-bert")
+    return save_tiny_bert(tmp_path_factory.mktemp("tiny-bert"), tokenizer)
+
+
+def save_tiny_bert(folder: Path, tokenizer: BertTokenizerFast) -> str:
+    """A masked LM: 2 layers of width 32, 4 heads, dropout 0.1."""
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(tokenizer),

@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 
 from mirror.common.errors import run_main
-from mirror.training.resumable import last_complete_checkpoint
+from mirror.training.manifest import last_complete_checkpoint
 
 
 def main(script: str, output_dir: str, *flags: str) -> None:

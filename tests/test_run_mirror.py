@@ -149,16 +149,22 @@ def test_accelerate_launch_with_a_config(bert_folder, corpus, tmp_path):
     assert Encoder.from_pretrained(str(tmp_path / "out")).pooling == "cls"
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Of all files but the lock, which names the process."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "_lock")
+    return {path: path.read_bytes() for path in files}
+
+
 def test_resuming_a_finished_run_says_so_and_changes_nothing(bert_folder, corpus, tmp_path):
     flags = ["--model_name_or_path", bert_folder, "--train_file", corpus, "--output_dir", str(tmp_path / "out")]
     flags += (
         "--per_device_train_batch_size 40 --max_steps 4 --save_strategy steps --save_steps 2 --logging_steps 1".split()
     )
     assert run_mirror(*flags).returncode == 0
-    before = {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()}
+    before = contents(tmp_path / "out")
     again = run_mirror(*flags, "--resume_from_checkpoint", "true")
     assert again.returncode == 0 and "holds a complete run of 4 steps: nothing to do" in again.stderr
-    assert {path: path.read_bytes() for path in sorted((tmp_path / "out").rglob("*")) if path.is_file()} == before
+    assert contents(tmp_path / "out") == before
     (tmp_path / "out" / "train_results.json").unlink()  # as if it had been killed before its end
     assert run_mirror(*flags, "--resume_from_checkpoint", "true").returncode == 0
     assert json.loads((tmp_path / "out" / "train_results.json").read_text())["metrics"]["train_loss"] > 0

@@ -13,7 +13,6 @@ import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from torch import Tensor, tensor
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from mirror.cmlm.model import IGNORED
@@ -21,6 +20,7 @@ from mirror.cmlm.segments import MLMExampleBuilder, SegmentPairBuilder, document
 from mirror.common.errors import InputError
 from mirror.data.arrow_cache import map_rows
 from mirror.data.augmentation import view_rng
+from mirror.data.endless_stream import EndlessStream
 
 
 Row = dict[str, list[int] | int]
@@ -141,8 +141,12 @@ class StageDataset(TorchDataset):
         return {self.kind: made} | _translation(self.bitext, self.epoch * self.length + index)
 
 
-class StreamedStageDataset(TorchIterableDataset):
-    """The same over a stream of segment pairs: nothing is stored, and the shuffle buffer holds `buffer_size` pairs."""
+class StreamedStageDataset(EndlessStream):
+    """The same over a stream of segment pairs: nothing is stored.
+
+    Args:
+        batch_size: rows of all processes in one step.
+    """
 
     def __init__(
         self,
@@ -150,21 +154,17 @@ class StreamedStageDataset(TorchIterableDataset):
         pairs: IterableDataset,
         to_row: MLMExampleBuilder | SegmentPairBuilder,
         seed: int,
+        batch_size: int,
         bitext: BitextStream | None = None,
-        buffer_size: int = 10_000,
     ):
-        self.kind, self.pairs, self.to_row = kind, pairs, to_row
-        self.seed, self.bitext, self.buffer_size = seed, bitext, buffer_size
-        self.epoch = 0
+        super().__init__(pairs, seed, batch_size)
+        self.kind, self.to_row, self.bitext = kind, to_row, bitext
 
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[dict[str, Row]]:
-        shuffled = self.pairs.shuffle(seed=self.seed + self.epoch, buffer_size=self.buffer_size)
-        for index, pair in enumerate(shuffled):
-            made = self.to_row(pair["first"], pair["second"], view_rng(self.seed, self.epoch, index))
-            yield {self.kind: made} | _translation(self.bitext, index)
+    def make_rows(self, batch: dict[str, list], epoch: int, place: int, number: int) -> Iterator[dict[str, Row]]:
+        for index, (first, second) in enumerate(zip(batch["first"], batch["second"], strict=True)):
+            rng = view_rng(self.seed, epoch, place * self.batch_size + index)
+            made = self.to_row(first, second, rng)
+            yield {self.kind: made} | _translation(self.bitext, number * self.batch_size + index)
 
 
 def _translation(bitext: BitextStream | None, index: int) -> dict[str, Row]:

@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase
 
 from mirror.cmlm.arguments import CMLMDataArguments
 from mirror.cmlm.config import CMLMConfig
-from mirror.cmlm.options import DOCUMENT_STAGES
 from mirror.cmlm.data import (
     BitextStream,
     EpochShuffledDataset,
@@ -19,6 +18,7 @@ from mirror.cmlm.data import (
     segment_dataset,
 )
 from mirror.cmlm.model import CMLMModel
+from mirror.cmlm.options import DOCUMENT_STAGES
 from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
 from mirror.cmlm.segments import Masking, MLMExampleBuilder, SegmentPairBuilder
 from mirror.common.errors import InputError
@@ -81,7 +81,7 @@ def stage_dataset(
     if isinstance(files[0], IterableDataset):
         pairs = interleave_datasets(files) if len(files) > 1 else files[0]
         check_batch_fits(pairs, config)
-        return StreamedStageDataset(kind, pairs, to_row, config.seed, stream)
+        return StreamedStageDataset(kind, pairs, to_row, config.seed, batch_size, stream)
     rows = EpochShuffledDataset(files, config.language_smoothing, config.seed)
     check_batch_fits(rows.rows, config)
     return StageDataset(kind, rows, to_row, batch_size, stream)

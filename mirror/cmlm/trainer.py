@@ -26,6 +26,7 @@ from mirror.cmlm.stages import Parts, check_positions, dataset_report, sample_of
 from mirror.common.distributed import gather_with_gradient, rank, world_size
 from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator
+from mirror.data.endless_stream import EndlessStream
 from mirror.modeling.backbone import check_texts_are_known
 from mirror.modeling.encoder import Encoder
 from mirror.training.encoder_trainer import EncoderTrainer
@@ -192,6 +193,11 @@ class CMLMTrainer(EncoderTrainer):
         model = self._bare_model().eval()
         head = mean_projection(model.projection) if self.args.sentence_vector == "proj" else ()
         return Encoder(model.encoder, self.processing_class, model.config.pooling, self.args.max_seq_length, head)
+
+    def training_rows(self) -> Parts:
+        dataset = self.train_dataset
+        main = dataset.stream if isinstance(dataset, EndlessStream) else dataset.rows.rows
+        return [main] + ([dataset.bitext.pairs.rows] if dataset.bitext else [])
 
     def sample_texts(self) -> list[str]:
         """A few texts to compare readers on."""

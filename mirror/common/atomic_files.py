@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,34 @@ def atomic_write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` as UTF-8, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def sync_folder(folder: str | Path) -> None:
+    """Make the names in a folder durable, so that a file that was renamed or created is still there after a power failure."""
+    if os.name == "nt":  # which cannot open a folder
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_files(source: str | Path, target: str | Path, last: str) -> None:
+    """Move everything in the folder `source` into `target`, where it replaces what has its name, and remove `source`.
+
+    Args:
+        last: name of the file whose presence says that the others are there: removed first, moved last.
+    """
+    source, target = Path(source), Path(target)
+    (target / last).unlink(missing_ok=True)
+    for path in sorted(source.iterdir(), key=lambda path: (path.name == last, path.name)):
+        place = target / path.name
+        if place.is_dir():
+            shutil.rmtree(place)
+        path.replace(place)
+    source.rmdir()
+    sync_folder(target)
 
 
 def make_output_folder(path: str | Path) -> Path:

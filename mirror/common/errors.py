@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import signal
 import sys
 from collections.abc import Callable, Iterable
 from typing import NoReturn
@@ -30,12 +31,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def run_main(main: Callable[[], None]) -> None:
     """Run a script's `main` and turn what the user can fix into one line on stderr.
 
-    Exit status 2 for an `InputError` or a full disk, 1 where another process of a distributed run failed.
+    Exit status 2 for an `InputError` or a full disk, 1 where another process of a distributed run failed, 130 after Ctrl-C.
     """
     try:
         main()
     except InputError as error:
         _exit_with(str(error), 2)
+    except KeyboardInterrupt:
+        _exit_with("stopped by Ctrl-C", 128 + signal.SIGINT)
     except OSError as error:
         if error.errno not in DISK_ERRORS:
             raise

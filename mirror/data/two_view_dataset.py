@@ -5,17 +5,18 @@ Everything here is a function of (seed, epoch, row), so the number of processes 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
 import pyarrow.compute as pc
 from datasets import Dataset, Features, IterableDataset, List, Value
 from torch.utils.data import Dataset as TorchDataset
-from torch.utils.data import IterableDataset as TorchIterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from mirror.data.arrow_cache import map_rows
 from mirror.data.augmentation import View, mask_tokens, span_mask, view_rng, word_view
+from mirror.data.endless_stream import EndlessStream
 
 
 IDS = Features({name: List(Value("int32")) for name in ("first_ids", "second_ids")})
@@ -165,40 +166,42 @@ class TwoViewDataset(TorchDataset):
         ]
 
 
-class StreamedTwoViewDataset(TorchIterableDataset):
-    """The same over a stream: nothing is stored, and the shuffle buffer holds `buffer_size` rows."""
+class StreamedTwoViewDataset(EndlessStream):
+    """The same over a stream: nothing is stored.
+
+    Args:
+        batch_size: texts of all processes in one step.
+    """
 
     def __init__(
-        self,
-        texts: IterableDataset,
-        tokenizer: PreTrainedTokenizerBase,
-        settings: ViewSettings,
-        buffer_size: int = 10_000,
+        self, texts: IterableDataset, tokenizer: PreTrainedTokenizerBase, settings: ViewSettings, batch_size: int
     ):
-        self.texts, self.tokenizer, self.settings, self.buffer_size = texts, tokenizer, settings, buffer_size
-        self.epoch = 0
+        super().__init__(texts.map(_number, batched=True, with_indices=True), settings.seed, batch_size)
+        self.tokenizer, self.settings = tokenizer, settings
 
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
+    def make_rows(self, batch: dict[str, list], epoch: int, place: int, number: int) -> Iterator[dict[str, list[int]]]:
+        rows = batch.pop("row")
+        views = tokenize_rows(batch, rows, self.tokenizer, asdict(self.settings), epoch)
+        for first, second in zip(views["first_ids"], views["second_ids"], strict=True):
+            yield {"first_ids": first, "second_ids": second}
 
-    def __iter__(self):
-        views = self.texts.map(
-            tokenize_rows,
-            batched=True,
-            with_indices=True,
-            remove_columns=self.texts.column_names,
-            fn_kwargs={"tokenizer": self.tokenizer, "settings": asdict(self.settings), "epoch": self.epoch},
-        )
-        return iter(views.shuffle(seed=self.settings.seed + self.epoch, buffer_size=self.buffer_size))
+
+def _number(batch: dict[str, list[str]], rows: list[int]) -> dict[str, list[int]]:
+    return {"row": rows}
 
 
 def two_view_dataset(
     texts: Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerBase,
     settings: ViewSettings,
+    batch_size: int,
     num_proc: int | None = None,
 ) -> TwoViewDataset | StreamedTwoViewDataset:
-    """The views of a dataset, or of a stream."""
+    """The views of a dataset, or of a stream.
+
+    Args:
+        batch_size: texts of all processes in one step, of which a stream gives a whole number.
+    """
     if isinstance(texts, IterableDataset):
-        return StreamedTwoViewDataset(texts, tokenizer, settings)
+        return StreamedTwoViewDataset(texts, tokenizer, settings, batch_size)
     return TwoViewDataset(texts, tokenizer, settings, num_proc)

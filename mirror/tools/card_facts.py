@@ -43,7 +43,7 @@ def shared_facts(record: RunRecord) -> dict[str, str]:
     rows = {
         "batch": f"{run['effective_batch']:,} texts per step, on {run['processes']} process(es)",
         "step": run["step"],
-        "epochs": f"{metrics.get('epoch', settings['num_train_epochs']):g}",
+        **length_facts(settings, metrics),
         "maximum length": f"{settings['max_seq_length']} tokens",
         "precision": "bfloat16" if settings.get("bf16") else "float16" if settings.get("fp16") else "float32",
         "seed": str(settings["seed"]),
@@ -54,6 +54,13 @@ def shared_facts(record: RunRecord) -> dict[str, str]:
     }
     versions = ", ".join(f"{package} {number}" for package, number in record.versions.items())
     return {key: value for key, value in rows.items() if value} | {"versions": versions}
+
+
+def length_facts(settings: dict, metrics: dict) -> dict[str, str]:
+    """Epochs of a corpus, steps of a stream."""
+    if settings.get("streaming"):
+        return {"steps": f"{settings['max_steps']:,}"}
+    return {"epochs": f"{metrics.get('epoch', settings['num_train_epochs']):g}"}
 
 
 def describe_loss(settings: dict) -> str:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
+from transformers.trainer import TRAINER_STATE_NAME
+
+from mirror.common.atomic_files import replace_files
 from mirror.common.distributed import shutdown
+from mirror.common.errors import InputError, one_line
 from mirror.evaluation.own_text import describe_scores
 from mirror.modeling.checkpoint import verify_encoder
-from mirror.tools.card_scores import scores_of_run, write_scores
+from mirror.tools.card_scores import FIGURE, SCORES_FILE, scores_of_run, write_scores
 from mirror.tools.model_card import write_card
 from mirror.tools.next_steps import after_training
+from mirror.training.disk_space import raise_save_error
 from mirror.training.encoder_trainer import EncoderTrainer
-from mirror.training.resumable import SAVE_ERRORS, raise_save_error
-from mirror.training.run_record import FILE, RunRecord, note_local_base, run_facts
+from mirror.training.manifest import MANIFEST, is_complete, write_manifest
+from mirror.training.run_record import RunRecord, note_local_base, run_facts
 
 
 logger = logging.getLogger(__name__)
+
+ASIDE = "_encoder"  # the underscore keeps it from being pushed
 
 
 def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> None:
@@ -29,24 +37,25 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         commit_message: commit message of the push, with `--push_to_hub`.
 
     Raises:
-        InputError: the disk is full, or the push failed.
-        RuntimeError: a reader computes different embeddings from the saved checkpoint.
+        InputError: the disk is full, a reader computes different embeddings from the saved checkpoint (after everything
+            is written, and before a push), or the push failed.
     """
     args = trainer.args
-    if trainer.was_complete and (Path(args.output_dir) / FILE).exists():
+    folder, aside = Path(args.output_dir), Path(args.output_dir) / ASIDE
+    if trainer.was_complete and is_complete(folder):
         logger.info("%s holds a complete run of %d steps: nothing to do", args.output_dir, trainer.state.global_step)
         shutdown(trainer.accelerator)
         return
-    try:
-        trainer.save_model(_internal_call=True)  # does not push: the model card is not written yet
-        trainer.save_state()
-    except SAVE_ERRORS as error:
-        raise_save_error(error, args.output_dir, args.output_dir)
+    save_aside(trainer, aside)
     if trainer.is_world_process_zero():
         encoder = trainer.encoder(training=False)
         own_text = getattr(trainer, "own_text_scores", None)  # CMLM has no such test
-        cosines = verify_encoder(args.output_dir, encoder, trainer.sample_texts())
-        RunRecord(
+        cosines, difference = {}, None
+        try:
+            cosines = verify_encoder(aside, encoder, trainer.sample_texts())
+        except Exception as error:  # whatever a reader says, the run is kept
+            difference = error
+        record = RunRecord(
             method=trainer.method,
             metrics=metrics,
             run=run_facts(args, trainer.base_model, trainer.dataset_name, trainer.summary),
@@ -54,11 +63,16 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             settings=trainer.settings,
             cosine_after_reload=cosines,
             own_text=own_text,
-        ).save(args.output_dir)
-        note_local_base(args.output_dir, trainer.base_model)
+        )
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
-        write_scores(args.output_dir, scores_of_run(trainer.state, args.load_best_model_at_end, data_dir))
-        write_card(args.output_dir)
+        scores = scores_of_run(trainer.state, args.load_best_model_at_end, data_dir)
+        put_into_place(aside, folder, record, scores)
+        note_local_base(folder, trainer.base_model)
+        if difference:
+            reason = one_line(difference).replace(str(aside), str(folder))
+            raise InputError(
+                f"{reason}; the encoder, its record and its card are saved, but not pushed"
+            ) from difference
         logger.info(
             "saved in %s (%s pooling); embeddings verified with %s",
             args.output_dir, encoder.pooling, " and ".join(cosines),
@@ -69,3 +83,40 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
     if args.push_to_hub:
         trainer.push_to_hub(commit_message=commit_message)
     shutdown(trainer.accelerator)
+
+
+def save_aside(trainer: EncoderTrainer, aside: Path) -> None:
+    """Save the encoder and the state of the trainer in a folder of its own: what the output folder holds stays whole.
+
+    Raises:
+        InputError: the disk is full; nothing half-written is left.
+    """
+    try:
+        if trainer.args.should_save:
+            shutil.rmtree(aside, ignore_errors=True)  # of a save that was killed
+        trainer.accelerator.wait_for_everyone()
+        trainer.save_model(str(aside), _internal_call=True)  # does not push: the model card is not written yet
+        if trainer.args.should_save:
+            trainer.state.save_to_json(str(aside / TRAINER_STATE_NAME))
+    except Exception as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        raise_save_error(error, trainer.args.output_dir, trainer.args.output_dir)
+
+
+def put_into_place(aside: Path, folder: Path, record: RunRecord, scores: dict) -> None:
+    """Complete the saved encoder and move it into the output folder; its manifest comes last, like that of a checkpoint.
+
+    Raises:
+        InputError: the disk is full.
+    """
+    try:
+        record.save(aside)
+        write_scores(aside, scores)
+        write_card(aside, record.settings.get("hub_model_id") or folder.resolve().name)
+        write_manifest(aside, left_out=("README.md", SCORES_FILE, FIGURE))  # which mirror-card writes again
+        shutil.rmtree(folder / "onnx", ignore_errors=True)  # an export of other weights
+        for name in (SCORES_FILE, FIGURE):
+            (folder / name).unlink(missing_ok=True)  # of an earlier run
+        replace_files(aside, folder, last=MANIFEST)
+    except Exception as error:  # the encoder stays in its own folder, for a run without checkpoints
+        raise_save_error(error, folder, folder)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,6 +12,9 @@ from accelerate import PartialState
 from transformers import TrainingArguments
 
 from mirror.training.base_options import BaseOptions
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -34,6 +38,9 @@ class BaseConfig(BaseOptions, TrainingArguments):
         self.bf16, self.fp16, self.precision_reason = choose_precision(self.bf16, self.fp16, self.use_cpu)
         if isinstance(self.resume_from_checkpoint, str) and self.resume_from_checkpoint.lower() in ("true", "false"):
             self.resume_from_checkpoint = self.resume_from_checkpoint.lower() == "true" or None
+        if self.dataloader_persistent_workers:
+            logger.warning("--dataloader_persistent_workers has no effect: an epoch has new masks, and new workers")
+            self.dataloader_persistent_workers = False  # they would go on with the rows of the epoch they began in
         super().__post_init__()
 
 

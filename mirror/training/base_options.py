@@ -33,8 +33,19 @@ class BaseOptions:
     force: bool = field(
         default=False,
         metadata={
-            "help": "Go on where a check would stop: the output folder holds another run, or the tokenizer does not know the texts."
+            "help": "Go on where a check would stop: the output folder holds another run, the checkpoint to resume is of a run "
+            "with other flags or texts, or the tokenizer does not know the texts."
         },
+    )
+    resume_from_checkpoint: str | None = field(
+        default=None,
+        metadata={
+            "help": "A checkpoint folder, true for the newest complete one of --output_dir, or auto: the same, and where "
+            "there is none, start."
+        },
+    )
+    dataloader_persistent_workers: bool = field(
+        default=False, metadata={"help": "No effect: an epoch has new masks, and new workers to read them."}
     )
     preprocessing_num_workers: int | None = field(
         default=None, metadata={"help": "Processes that tokenize the texts. Default: this one."}

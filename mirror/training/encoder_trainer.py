@@ -5,20 +5,26 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from accelerate.utils import broadcast_object_list
+from datasets import Dataset, IterableDataset
 from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from mirror.common.errors import InputError
+from mirror.data.endless_stream import EndlessStream
 from mirror.training.hub import HubPushMixin
 from mirror.training.resumable import ResumableTrainer
+from mirror.training.run_identity import check_identity, digest_of_model, run_identity, save_identity
 from mirror.training.run_record import FILE
 
 
 class SetEpochCallback(TrainerCallback):
-    """Draws new masks at the start of each epoch, and the right ones after a resume."""
+    """Draws new masks at the start of each epoch, and the right ones after a resume; streams do so by themselves."""
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
+        if not hasattr(train_dataloader.dataset, "set_epoch"):
+            return
         with args.main_process_first(desc="views of the epoch"):  # the others read them from the cache
             train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
 
@@ -41,7 +47,8 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         self, *args, base_model: str, settings: dict, corpus_report: dict, dataset_name: str | None, **kwargs
     ):
         super().__init__(*args, **kwargs)
-        self.base_model, self.settings = base_model, settings
+        is_stream = isinstance(self.train_dataset, EndlessStream)
+        self.base_model, self.settings = base_model, settings | ({"streaming": True} if is_stream else {})
         self.corpus_report, self.dataset_name = corpus_report, dataset_name
         self.summary: str | None = None
         self.loss_is_scaled_for_ga = False  # our losses are means over one micro-batch
@@ -49,9 +56,35 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         self.add_callback(SetEpochCallback())
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
+        """As in `ResumableTrainer`, from a checkpoint of the same run only, unless `force` is set.
+
+        Raises:
+            InputError: the checkpoint is of another run; names the differences.
+        """
+        resume_from_checkpoint = self.find_checkpoint(resume_from_checkpoint)
+        self._model_digest = digest_of_model(self.model) if self.is_world_process_zero() else ""
+        self._identity = {}
+        if resume_from_checkpoint and not self.args.force:
+            check_identity(broadcast_object_list([self.identity()])[0], resume_from_checkpoint)
         if not resume_from_checkpoint and self.args.should_save:
             (Path(self.args.output_dir) / FILE).unlink(missing_ok=True)  # of the run that is overwritten
         return super().train(resume_from_checkpoint, **kwargs)
+
+    def identity(self) -> dict:
+        """What the run is (`mirror.training.run_identity`); empty on all processes but the first."""
+        if self.is_world_process_zero() and not self._identity:
+            rows = self.training_rows()
+            self._identity = run_identity(self.settings, self._model_digest, rows, self.args.world_size)
+        return self._identity
+
+    def training_rows(self) -> list[Dataset | IterableDataset]:
+        """The texts as they are before views, masks and batches are made of them."""
+        raise NotImplementedError
+
+    def describe_checkpoint(self, folder: Path) -> None:
+        super().describe_checkpoint(folder)
+        if self.is_world_process_zero():
+            save_identity(self.identity(), folder)
 
     def monitor(self, name: str, value: Tensor) -> Tensor:
         """Remember a scalar: the log shows its mean since the last line. Returns it."""

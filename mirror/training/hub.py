@@ -16,7 +16,9 @@ from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from mirror.common.errors import InputError
-from mirror.training.resumable import MANIFEST, write_manifest
+from mirror.training.manifest import MANIFEST
+from mirror.training.resumable import TOTALS
+from mirror.training.run_identity import FILE as IDENTITY
 
 
 logger = logging.getLogger(__name__)
@@ -31,6 +33,8 @@ ONLY_TO_RESUME = (
     "rng_state*",
     "trainer_state.json",
     "temperature.json",
+    IDENTITY,
+    TOTALS,
     MANIFEST,
 )
 
@@ -74,7 +78,7 @@ def push_folder(
     revision: str | None = None,
     message: str = "Encoder",
     path_in_repo: str | None = None,
-    left_out: Sequence[str] = NOT_PUSHED,
+    left_out: Sequence[str] = (*NOT_PUSHED, MANIFEST),
 ) -> str:
     """Upload the files of a folder in one commit.
 
@@ -196,7 +200,6 @@ class HubPushMixin:
         if busy and not self.args.hub_always_push:
             return
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
-        write_manifest(Path(checkpoint_folder))  # now, so that a checkpoint downloaded from the Hub can be resumed
         places = [(None, (*NOT_PUSHED, *ONLY_TO_RESUME))]
         if strategy == HubStrategy.CHECKPOINT:
             places.append(("last-checkpoint", NOT_PUSHED))

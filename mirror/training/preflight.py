@@ -14,12 +14,16 @@ from transformers.utils import logging as transformers_logging
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.atomic_files import make_output_folder
 from mirror.common.errors import InputError
+from mirror.common.folder_lock import lock_output_dir
 from mirror.modeling.backbone import load_config
 from mirror.training.base_config import BaseConfig
-from mirror.training.resumable import MANIFEST, is_complete, last_complete_checkpoint
+from mirror.training.manifest import MANIFEST, is_complete, last_complete_checkpoint
+from mirror.training.run_record import FILE
 
 
 logger = logging.getLogger(__name__)
+
+AUTO = "auto"
 
 
 def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
@@ -38,14 +42,17 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
         logger.info(
             "model: the embedded mini-mlm, a small one for trying things out; --model_name_or_path names another"
         )
-    check_output_dir(args.output_dir, bool(args.resume_from_checkpoint), args.force)
+    make_writable(args.output_dir)
+    if args.process_index == 0:
+        lock_output_dir(args.output_dir)
+    check_no_other_run(args.output_dir, args.resume_from_checkpoint, args.force)
     check_reporters(args.report_to)
     load_config(model_name_or_path)
     return find_checkpoint(args)
 
 
-def check_output_dir(output_dir: str, resuming: bool, force: bool) -> None:
-    """Refuse to overwrite another run, and a folder in which nothing can be written.
+def make_writable(output_dir: str) -> None:
+    """Create the output folder and see that something can be written there.
 
     Raises:
         InputError
@@ -56,8 +63,26 @@ def check_output_dir(output_dir: str, resuming: bool, force: bool) -> None:
             probe.write(b"0" * 4096)
     except OSError as error:
         raise InputError(f"--output_dir {output_dir}: nothing can be written there ({error.strerror})") from error
-    traces = [folder / "config.json", folder / "train_results.json", *folder.glob("checkpoint-*")]
-    if not resuming and not force and any(trace.exists() for trace in traces):
+
+
+def check_no_other_run(output_dir: str, resuming: str | bool | None, force: bool) -> None:
+    """Refuse to overwrite another run.
+
+    Args:
+        resuming: `--resume_from_checkpoint`; "auto" starts where there is no complete checkpoint, but not over an encoder.
+
+    Raises:
+        InputError
+    """
+    if force or (resuming and resuming != AUTO):
+        return
+    folder = Path(output_dir)
+    traces = [folder / "config.json", folder / FILE]
+    if resuming == AUTO:
+        traces = [] if last_complete_checkpoint(folder) else traces
+    else:
+        traces += folder.glob("checkpoint-*")
+    if any(trace.exists() for trace in traces):
         raise InputError(
             f"--output_dir {output_dir} holds another run; continue it with --resume_from_checkpoint true, "
             "or overwrite it with --force"
@@ -83,18 +108,22 @@ def check_reporters(report_to: list[str]) -> None:
 def find_checkpoint(args: TrainingArguments) -> str | None:
     """The folder that `--resume_from_checkpoint` means: the newest complete one of the output folder, or a path.
 
+    None where nothing is asked for, and with "auto" where there is none yet.
+
     Raises:
-        InputError: there is none, or it is incomplete.
+        InputError: there is none, it is incomplete, or its weights are a pickle.
     """
     asked = args.resume_from_checkpoint
     if not asked:
         return None
-    found = last_complete_checkpoint(args.output_dir) if asked is True else asked
+    found = last_complete_checkpoint(args.output_dir) if asked in (True, AUTO) else asked
+    if found is None and asked == AUTO:
+        return None
     if found is None or not Path(found).is_dir():
         raise InputError(f"--resume_from_checkpoint: no checkpoint in {args.output_dir if asked is True else asked}")
     if not is_complete(found):
         raise InputError(
-            f"--resume_from_checkpoint {found} is incomplete: its {MANIFEST}, or files that it lists, are missing"
+            f"--resume_from_checkpoint {found} is incomplete: its {MANIFEST}, or files that it lists, are missing or damaged"
         )
     return found
 

@@ -1,97 +1,185 @@
-"""Crash-safe checkpoints and SIGTERM handling.
+"""A `Trainer` that can be stopped at any moment and goes on to the same weights.
 
-A checkpoint gets a manifest, the list of its files and their sizes, after its last file; training resumes only from a folder
-that matches its manifest. A save that was killed, a full disk and a half-deleted folder all fail that check. An interruption
-thus costs the steps since the last complete checkpoint, and SIGTERM costs none. transformers' --enable_jit_checkpoint saves on
-SIGTERM too, but its processes do not agree on the step, and it exits with status 0.
+A checkpoint gets a manifest (`mirror.training.manifest`) after its last file; training resumes only from a folder that matches
+its manifest. A save that was killed, a full disk, a half-deleted folder and a damaged file all fail that check. An interruption
+thus costs the steps since the last complete checkpoint, and a signal (`mirror.training.signals`) costs none. transformers'
+--enable_jit_checkpoint saves on SIGTERM too, but its processes do not agree on the step, and it exits with status 0.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import re
 import shutil
-import signal
-import threading
-from collections.abc import Callable
+import time
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import torch
-import torch.distributed as dist
-from safetensors import SafetensorError
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
 
-from mirror.common.atomic_files import atomic_path
-from mirror.common.distributed import describe_peer_failure, exit_process, world_size
-from mirror.common.errors import InputError, one_line
+from mirror.common import loading_policy
+from mirror.common.atomic_files import atomic_write_text
+from mirror.common.distributed import mean_over_processes
+from mirror.common.errors import InputError
+from mirror.training.disk_space import raise_save_error, warn_of_little_space
+from mirror.training.manifest import MANIFEST, last_complete_checkpoint, write_manifest
+from mirror.training.signals import StopOnSignal, outlast_signals
 
 
 logger = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
-SAVE_ERRORS = (OSError, SafetensorError, RuntimeError)  # torch.save reports a full disk as a RuntimeError
-LITTLE_SPACE = 50e6  # bytes
-TERMINATED = 128 + signal.SIGTERM  # the exit status by which a shell and Slurm know a process that SIGTERM ended
+TOTALS = "run_totals.json"
 
 
 class ResumableTrainer(Trainer):
-    """A `Trainer` that can be stopped at any moment: complete checkpoints only, and a clean exit after SIGTERM."""
+    """A `Trainer` with complete checkpoints only, a clean exit after a signal, and a log that covers all legs of a run."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.was_complete = False  # whether `train` resumed from the last step, and so had nothing to do
-        self.add_callback(StopIfComplete())
-        self.add_callback(StopOnSigterm())
-        self.add_callback(FiniteGradients())
+        self.totals = RunTotals(self)
+        self.on_signal = StopOnSignal()
+        for callback in (self.totals, StopIfComplete(), self.on_signal, FiniteGradients()):
+            self.add_callback(callback)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
-        """As in transformers; but resuming from the last step trains nothing, where transformers would train one more."""
+        """As in transformers; but resuming from the last step trains nothing, where transformers would train one more.
+
+        Raises:
+            InputError: the weights of the checkpoint are a pickle, or there is no checkpoint.
+        """
+        resume_from_checkpoint = self.totals.checkpoint = self.find_checkpoint(resume_from_checkpoint)
+        if self.is_world_process_zero():
+            warn_of_little_space(self.args.output_dir, self.model)
         try:
             return super().train(resume_from_checkpoint, **kwargs)
         except RunIsComplete:
             self.was_complete = True
+        finally:
+            self.on_signal.restore()
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
             self._load_best_model()
-        losses = [entry["loss"] for entry in self.state.log_history if "loss" in entry]
-        metrics = {"epoch": self.state.epoch} | ({"train_loss": sum(losses) / len(losses)} if losses else {})
-        return TrainOutput(self.state.global_step, metrics.get("train_loss"), metrics)
+        metrics = {"epoch": self.state.epoch} | self.totals.of_complete_run(self.state.global_step)
+        return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
+
+    def find_checkpoint(self, asked: str | bool | None) -> str | None:
+        """The folder to resume from.
+
+        Raises:
+            InputError: there is none, or its weights are a pickle.
+        """
+        found = last_complete_checkpoint(self.args.output_dir) if asked is True else asked or None
+        if asked and found is None:
+            raise InputError(f"resume_from_checkpoint: no checkpoint in {self.args.output_dir}")
+        if found:
+            loading_policy.check_weights(found)
+        return found
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "train_runtime" in logs:
+            logs |= self.totals.of_all_legs(logs)
+        super().log(logs, start_time)
 
     def get_train_dataloader(self) -> DataLoader:
-        """As in transformers; its workers survive a SIGTERM that all processes of a job receive (Slurm, `timeout`)."""
+        """As in transformers; its workers survive a signal that all processes of a job receive (Slurm, Ctrl-C)."""
         loader = super().get_train_dataloader()
         bare = getattr(loader, "base_dataloader", loader)  # inside accelerate's
-        bare.worker_init_fn = partial(ignore_first_sigterm, bare.worker_init_fn)
+        bare.worker_init_fn = partial(outlast_signals, bare.worker_init_fn)
         return loader
 
+    def describe_checkpoint(self, folder: Path) -> None:
+        """What is written into a checkpoint beside transformers' files, on every process."""
+        self.totals.save(folder)
+
     def _save_checkpoint(self, model, trial) -> None:
-        """As in transformers, then the manifest, and only then are older checkpoints deleted.
+        """As in transformers, then the manifest, and only then is it pushed, and are older checkpoints deleted.
 
         Raises:
             InputError: the disk is full or cannot be written; what was saved before is still there.
         """
         run_dir = self._get_output_dir(trial=trial)
         folder = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-        if self.args.should_save:
-            (folder / MANIFEST).unlink(missing_ok=True)  # of an earlier run that was at this step
-        self.accelerator.wait_for_everyone()
         limit, self.args.save_total_limit = self.args.save_total_limit, None
+        push, self.args.push_to_hub = self.args.push_to_hub, False
         try:
+            if self.args.should_save:
+                (folder / MANIFEST).unlink(missing_ok=True)  # of an earlier run that was at this step
+            self.accelerator.wait_for_everyone()
             super()._save_checkpoint(model, trial)
+            self.describe_checkpoint(folder)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
                 write_manifest(folder)
-        except SAVE_ERRORS as error:
+        except Exception as error:
+            if self.args.should_save:
+                shutil.rmtree(folder, ignore_errors=True)  # its space may be what the next save needs
             raise_save_error(error, folder, run_dir)
         finally:
-            self.args.save_total_limit = limit
+            self.args.save_total_limit, self.args.push_to_hub = limit, push
+        if push:
+            self._push_from_checkpoint(str(folder))
         if self.args.should_save:
             rotate_checkpoints(run_dir, limit, self.state.best_model_checkpoint, use_mtime=True)
+
+
+class RunTotals(TrainerCallback):
+    """Loss and duration of a run over all its legs: in every checkpoint, and restored from the one to resume from.
+
+    The time between a checkpoint and the end of an interrupted leg does not count: its steps are made again.
+    """
+
+    def __init__(self, trainer: ResumableTrainer):
+        self.trainer = trainer
+        self.checkpoint: str | None = None
+        self.seconds, self.start = 0.0, time.time()  # of earlier legs; of this one
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.seconds, self.start = 0.0, time.time()
+        if self.checkpoint is None:
+            return
+        stored = self._read()
+        trainer, self.seconds = self.trainer, stored["seconds"]
+        trainer._total_loss_scalar, trainer._globalstep_last_logged = stored["logged_loss"], stored["last_logged_step"]
+        trainer._tr_loss += stored["loss_since"]
+        trainer._initial_global_step = 0  # the mean loss is over all steps
+
+    def save(self, folder: Path) -> None:
+        trainer = self.trainer
+        loss = mean_over_processes(trainer._tr_loss.detach()).item()  # on every process
+        if not trainer.args.should_save:
+            return
+        content = {
+            "seconds": self.seconds + time.time() - self.start,
+            "logged_loss": trainer._total_loss_scalar,
+            "loss_since": loss,
+            "last_logged_step": trainer._globalstep_last_logged,
+        }
+        atomic_write_text(folder / TOTALS, json.dumps(content) + "\n")
+
+    def of_all_legs(self, metrics: dict[str, float]) -> dict[str, float]:
+        """Duration and speeds of the last leg as those of the whole run."""
+        leg = metrics["train_runtime"]
+        whole = leg + self.seconds
+        speeds = ("train_samples_per_second", "train_steps_per_second")
+        averages = {name: round(metrics[name] * leg / whole, 3) for name in speeds if name in metrics}
+        return {"train_runtime": round(whole, 4)} | averages
+
+    def of_complete_run(self, steps: int) -> dict[str, float]:
+        """What the last leg would have returned."""
+        stored = self._read()
+        loss = (stored["logged_loss"] + stored["loss_since"]) / steps
+        return {"train_runtime": round(stored["seconds"], 4), "train_loss": loss}
+
+    def _read(self) -> dict[str, float]:
+        try:
+            return json.loads((Path(self.checkpoint) / TOTALS).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise InputError(
+                f"{self.checkpoint}: no readable {TOTALS}, which every checkpoint of this project has"
+            ) from error
 
 
 class RunIsComplete(Exception):
@@ -102,20 +190,6 @@ class StopIfComplete(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         if 0 < state.max_steps <= state.global_step:
             raise RunIsComplete
-
-
-def raise_save_error(error: Exception, folder: str | Path, run_dir: str) -> NoReturn:
-    """
-    Raises:
-        InputError: what could not be saved, why, and which checkpoint is left.
-    """
-    if isinstance(error, RuntimeError) and describe_peer_failure(error):
-        raise error
-    reason = one_line(error, 200)
-    free = shutil.disk_usage(run_dir).free
-    if free < LITTLE_SPACE:
-        reason = f"the disk is full, {free / 1e6:.0f} MB are left ({reason})"
-    raise InputError(f"cannot save {folder}: {reason}; {_describe_last(run_dir)}") from error
 
 
 class FiniteGradients(TrainerCallback):
@@ -133,115 +207,3 @@ class FiniteGradients(TrainerCallback):
                 f"the gradient is not finite at step {state.global_step + 1}; try --bf16 false, a lower --learning_rate "
                 "or a higher --temperature"
             )
-
-
-class StopOnSigterm(TrainerCallback):
-    """SIGTERM (Slurm, spot machines, `docker stop`): a checkpoint after the step in work, then exit status 143.
-
-    The processes of a run receive the signal at different steps, so after each step they agree whether any of them has.
-    """
-
-    def __init__(self):
-        self.requested = self.stopping = False
-        self.previous_handler = None
-        # One tensor for the whole run. A new one at each step would be freed by gloo's thread, which needs the
-        # interpreter's lock; at the end of the run the interpreter holds it while it waits for that thread.
-        self.flag: torch.Tensor | None = None
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        self.requested = self.stopping = False
-        self.flag = torch.zeros((), dtype=torch.int32, device=args.device)
-        if threading.current_thread() is threading.main_thread():
-            self.previous_handler = signal.signal(signal.SIGTERM, self._request)
-
-    def on_step_end(self, args, state, control, **kwargs):
-        self.stopping = self._any_process_requested()
-        control.should_save = control.should_save or self.stopping
-
-    def on_save(self, args, state, control, **kwargs):
-        if not self.stopping:
-            return
-        self._restore()
-        if state.is_world_process_zero:
-            logger.warning(
-                "stopped by SIGTERM after step %d of %d, which is saved; continue with the same command and "
-                "--resume_from_checkpoint true",
-                state.global_step,
-                state.max_steps,
-            )
-        exit_process(TERMINATED)
-
-    def on_train_end(self, args, state, control, **kwargs):
-        self._restore()
-
-    def _any_process_requested(self) -> bool:
-        if world_size() == 1:
-            return self.requested
-        self.flag.fill_(int(self.requested))
-        dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
-        return bool(self.flag)
-
-    def _request(self, signum, frame) -> None:
-        self.requested = True
-
-    def _restore(self) -> None:
-        if self.previous_handler is not None:
-            signal.signal(signal.SIGTERM, self.previous_handler)
-            self.previous_handler = None
-
-
-def ignore_first_sigterm(then: Callable[[int], None] | None, worker: int) -> None:
-    """In a worker of the data loader: ignore the first SIGTERM, for the run still finishes its step; a second one ends it."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
-    if then is not None:
-        then(worker)
-
-
-def write_manifest(folder: Path) -> None:
-    """Flush all files of a finished checkpoint to the disk, then list them in its manifest, atomically."""
-    for path in _files(folder):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-    sizes = _sizes(folder)
-    with atomic_path(folder / MANIFEST) as temporary, temporary.open("w", encoding="utf-8") as file:
-        json.dump(sizes, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def is_complete(folder: str | Path) -> bool:
-    """Whether a checkpoint holds every file of its manifest at its size."""
-    try:
-        listed = json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return bool(listed) and listed.items() <= _sizes(Path(folder)).items()
-
-
-def last_complete_checkpoint(output_dir: str | Path) -> str | None:
-    """The newest complete checkpoint of a run; later incomplete ones are skipped with a warning."""
-    numbered = {
-        int(match[1]): path
-        for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name)) and path.is_dir()
-    }
-    for _, path in sorted(numbered.items(), reverse=True):
-        if is_complete(path):
-            return str(path)
-        logger.warning("%s is incomplete (its save was interrupted, or files are missing); skipped", path)
-    return None
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in _files(folder)}
-
-
-def _files(folder: Path) -> list[Path]:
-    return sorted(
-        path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST and path.suffix != ".tmp"
-    )
-
-
-def _describe_last(run_dir: str) -> str:
-    last = last_complete_checkpoint(run_dir)
-    return f"the last complete checkpoint is {last}" if last else "there is no earlier complete checkpoint"

@@ -132,7 +132,8 @@ class MirrorTrainer(EncoderTrainer):
             if held_out is not None and args.eval_strategy != IntervalStrategy.NO:
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
             check_batch_fits(corpus.rows, args)
-            dataset = two_view_dataset(corpus.rows, tokenizer, views, args.preprocessing_num_workers)
+            step_rows = args.train_batch_size * args.world_size
+            dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
         near_duplicates = near_duplicates_of(corpus)
         report = corpus_report(corpus, dataset, args.train_batch_size, near_duplicates)
         logger.info("corpus\n%s", format_report(report, near_duplicates))
@@ -257,6 +258,9 @@ class MirrorTrainer(EncoderTrainer):
         return Encoder(
             model.eval(), self.processing_class, self.args.pooling, self.saved_length, [*self.head], self.prompt
         )
+
+    def training_rows(self) -> list[Dataset | IterableDataset]:
+        return [self.corpus.rows]
 
     def sample_texts(self) -> list[str]:
         """A few texts to compare readers on."""

@@ -16,7 +16,8 @@ import torch
 from datasets import Dataset
 from safetensors.torch import load_file
 
-from mirror.cmlm.config import DOCUMENT_STAGES, STAGES, CMLMConfig
+from mirror.cmlm.config import CMLMConfig
+from mirror.cmlm.options import DOCUMENT_STAGES, STAGES
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.common.distributed import shutdown
 from mirror.common.errors import InputError

@@ -16,10 +16,12 @@ import pytest
 
 import run_encode
 import run_mirror
-from mirror.common.errors import run_main
+from mirror.common.errors import InputError, run_main
 from mirror.modeling.encoder import Encoder
 from mirror.tools.embedding_shards import ShardFolder
-from mirror.training.resumable import last_complete_checkpoint
+from mirror.training.disk_space import raise_save_error
+from mirror.training.manifest import is_complete, last_complete_checkpoint
+from tests.tiny_trainer import At, make_trainer
 
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,15 +116,22 @@ def test_a_full_disk_at_the_end_of_a_training_is_one_line_and_costs_no_step(
     command += ["--save_total_limit", 1, "--output_dir", disk.folder / "out"]
     disk.mount(4000, "remount")
     monkeypatch.setattr("mirror.tools.finish_run.verify_encoder", fail_on_purpose)
-    with pytest.raises(ZeroDivisionError):
-        one_line(run_mirror.main, monkeypatch, capsys, *command)
+    line = one_line(run_mirror.main, monkeypatch, capsys, *command)
+    assert line == "error: no reader today; the encoder, its record and its card are saved, but not pushed"
+    assert is_complete(disk.folder / "out")
     needed = sum(path.stat().st_size for path in (disk.folder / "out" / "checkpoint-4").rglob("*") if path.is_file())
     shutil.rmtree(disk.folder / "out")
     monkeypatch.undo()
 
     disk.mount(needed * 5 // 4 // 1024, "remount")  # a checkpoint fits, a checkpoint and an encoder do not
     line = one_line(run_mirror.main, monkeypatch, capsys, *command, "--save_steps", 4)
-    assert re.search(r"cannot save .*out: the disk is full, .*; the last complete checkpoint is .*checkpoint-4$", line)
+    place = re.escape(str(disk.folder))
+    assert re.search(
+        rf"cannot save {place}/out: the disk of {place}/out \(mounted at {place}\) is full, \d MB are left; "
+        rf"the last complete checkpoint is {place}/out/checkpoint-4$",
+        line,
+    )
+    assert {path.name for path in (disk.folder / "out").iterdir()} == {"_lock", "checkpoint-4"}  # nothing half-written
     disk.mount(4000, "remount")
     monkeypatch.setattr(
         sys, "argv", ["s", *map(str, command), "--save_steps", "4", "--resume_from_checkpoint", "true"]
@@ -131,5 +140,26 @@ def test_a_full_disk_at_the_end_of_a_training_is_one_line_and_costs_no_step(
     assert Encoder.from_pretrained(str(disk.folder / "out")).encode(["a cat"]).shape == (1, 32)
 
 
+def test_too_little_space_is_said_before_the_training(disk, bert_folder, sentences, caplog):
+    trainer = make_trainer(bert_folder, sentences, disk.folder / "out", max_steps=1)
+    with pytest.raises(InputError):
+        disk.mount(100, "remount")
+        (disk.folder / "other").write_bytes(bytes(90_000))
+        trainer.add_callback(At(1, lambda: raise_save_error(OSError(errno.ENOSPC, "No space"), "x", disk.folder)))
+        trainer.train()
+    said = f"the disk of {disk.folder}/out (mounted at {disk.folder}) has 0 MB left, but a checkpoint and the encoder at the end"
+    assert said in caplog.text
+
+
+def test_only_a_full_disk_is_called_full(tmp_path):
+    for error, words in (
+        (OSError(errno.EACCES, "Permission denied"), "Permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device"), "is full"),
+        (RuntimeError("unexpected pos 12672 vs 12564"), "unexpected pos"),
+    ):
+        with pytest.raises(InputError, match=f"^cannot save x: .*{words}.*; there is no earlier complete checkpoint$"):
+            raise_save_error(error, "x", tmp_path)
+
+
 def fail_on_purpose(*args) -> None:
-    raise ZeroDivisionError
+    raise RuntimeError("no reader today")

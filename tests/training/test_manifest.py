@@ -1,0 +1,118 @@
+"""A checkpoint is used only if every byte is the one that was saved."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mirror.common.errors import InputError
+from mirror.training.config import MirrorConfig
+from mirror.training.manifest import MANIFEST, is_complete, write_manifest
+from mirror.training.preflight import find_checkpoint
+from tests.tiny_trainer import make_trainer
+
+
+@pytest.fixture(scope="module")
+def run(bert_folder, sentences, tmp_path_factory) -> Path:
+    """A run with complete checkpoints after 2 and 4 steps."""
+    folder = tmp_path_factory.mktemp("run") / "out"
+    make_trainer(bert_folder, sentences, folder, save_strategy="steps", save_steps=2, max_steps=4).train()
+    return folder
+
+
+def lose_the_manifest(folder: Path) -> None:
+    (folder / MANIFEST).unlink()
+
+
+def lose_a_file(folder: Path) -> None:
+    (folder / "optimizer.pt").unlink()
+
+
+def cut_a_file(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 1000)
+
+
+def break_the_manifest(folder: Path) -> None:
+    (folder / MANIFEST).write_text('{"model.safe')
+
+
+def zero_some_bytes(folder: Path) -> None:
+    with (folder / "model.safetensors").open("r+b") as file:
+        file.seek(2000)
+        file.write(bytes(1000))
+
+
+@pytest.mark.parametrize("damage", [zero_some_bytes, lose_the_manifest, lose_a_file, cut_a_file, break_the_manifest])
+def test_a_checkpoint_that_is_incomplete_is_skipped(run, tmp_path, damage, caplog):
+    shutil.copytree(run, tmp_path / "out")
+    damage(tmp_path / "out" / "checkpoint-4")
+    args = MirrorConfig(output_dir=str(tmp_path / "out"), resume_from_checkpoint="true")
+    assert find_checkpoint(args) == str(tmp_path / "out" / "checkpoint-2")
+    assert "checkpoint-4 is incomplete" in caplog.text
+    args.resume_from_checkpoint = str(tmp_path / "out" / "checkpoint-4")
+    with pytest.raises(InputError, match="checkpoint-4 is incomplete"):
+        find_checkpoint(args)
+
+
+def flip_a_bit(path: Path, place: int, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1 << bit
+    path.write_bytes(content)
+
+
+def test_one_bit_of_any_file_is_enough(run, tmp_path):
+    folder = tmp_path / "checkpoint-4"
+    shutil.copytree(run / "checkpoint-4", folder)
+    files = [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size]
+    assert len(files) > 12 and folder / MANIFEST in files
+    for path in files:
+        size = path.stat().st_size
+        for place in {0, size // 3, size // 2, size - 1}:
+            for bit in (0, 5):
+                flip_a_bit(path, place, bit)
+                assert not is_complete(folder), (path, place, bit)
+                flip_a_bit(path, place, bit)
+    assert is_complete(folder)
+
+
+def test_a_manifest_that_is_something_else_is_none(tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    for content in ("[]", "{}", "3", '["model.safetensors"]', '{"model.safetensors": 1}', '{"model.safetensors": {}}'):
+        (tmp_path / MANIFEST).write_text(content)
+        assert not is_complete(tmp_path)
+
+
+def test_everything_is_on_the_disk_before_the_manifest_is_and_that_before_anything_is_deleted(
+    tmp_path, monkeypatch, bert_folder, sentences
+):
+    """By the calls: each file and folder is flushed, and then the older checkpoint goes."""
+    calls = []
+    flush, remove, replace = os.fsync, shutil.rmtree, Path.replace
+    monkeypatch.setattr(
+        os, "fsync", lambda number: (calls.append(os.readlink(f"/proc/self/fd/{number}")), flush(number))
+    )
+    monkeypatch.setattr(
+        shutil, "rmtree", lambda path, *a, **k: (calls.append(f"rmtree {path}"), remove(path, *a, **k))
+    )
+    monkeypatch.setattr(Path, "replace", lambda a, b: (calls.append(f"replace {Path(b).name}"), replace(a, b))[1])
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4, "save_total_limit": 1}
+    make_trainer(bert_folder, sentences, tmp_path, **options).train()
+    last, older = tmp_path / "checkpoint-4", tmp_path / "checkpoint-2"
+    deleted = calls.index(f"rmtree {older}")
+    sealed = max(number for number, call in enumerate(calls) if call == f"replace {MANIFEST}")
+    for path in last.rglob("*"):
+        if path.name != MANIFEST:
+            assert calls.index(str(path)) < (deleted if path.is_dir() else sealed), path
+    for folder in (last, tmp_path):
+        assert sealed < max(number for number, call in enumerate(calls) if call == str(folder)) < deleted
+
+
+def test_files_that_may_change_are_not_listed(tmp_path):
+    for name in ("README.md", "model.safetensors"):
+        (tmp_path / name).write_text(name)
+    write_manifest(tmp_path, left_out=("README.md",))
+    (tmp_path / "README.md").write_text("changed")
+    assert is_complete(tmp_path)
