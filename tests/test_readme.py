@@ -19,7 +19,7 @@ from tests.documents import ROOT, blocks, text_of
 
 BLOCKS = [block for block in blocks("README.md") if block.language in ("bash", "python")]
 LAUNCHER = re.search(r"accelerate launch ([^`]+)", text_of("README.md"))[1].split()
-NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", "out", "data", "build", "*.egg-info", "__pycache__", "*_cache")
+MADE_HERE = shutil.ignore_patterns(".git", ".venv*", "out", "data", "build", "*.egg-info", "*_cache")
 # What makes the commands quick and keeps them on this machine; everything else is as it is printed.
 SMALLER = {
     "--max_train_samples 12000": "--max_train_samples 600",
@@ -54,7 +54,7 @@ def test_the_launcher_has_nothing_to_warn_of(monkeypatch):
 
 @pytest.mark.slow
 def test_every_command_runs_in_its_order(tmp_path, bert_folder):
-    checkout = Path(shutil.copytree(ROOT, tmp_path / "checkout", ignore=NOT_COPIED))
+    checkout = Path(shutil.copytree(ROOT, tmp_path / "checkout", ignore=not_copied))
     make_environment(checkout)
     makefile = checkout / "Makefile"
     makefile.write_text(smaller(makefile.read_text()))
@@ -69,6 +69,11 @@ def test_every_command_runs_in_its_order(tmp_path, bert_folder):
     assert (checkout / "out/scores/results.md").is_file() and (checkout / "out/mirror/README.md").is_file()
     found = [line for line in done.stdout.splitlines() if "\thow to read a table from a file\t" in line]
     assert len(found) == 10
+
+
+def not_copied(folder: str, names: list[str]) -> set[str]:
+    """What is no part of a checkout."""
+    return MADE_HERE(folder, names) if Path(folder) == ROOT else {"__pycache__"}
 
 
 def make_environment(checkout: Path) -> None:
