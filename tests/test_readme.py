@@ -77,11 +77,12 @@ def not_copied(folder: str, names: list[str]) -> set[str]:
 
 
 def make_environment(checkout: Path) -> None:
-    """What `make install` leaves behind: .venv with the packages of this interpreter, and this checkout before them."""
+    """What `make install` leaves behind: .venv with the packages of this interpreter, except this project."""
     venv.EnvBuilder(symlinks=True).create(checkout / ".venv")
     (packages,) = (checkout / ".venv").glob("lib/python*/site-packages")
-    folders = [str(checkout), *dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))]
-    (packages / "checkout.pth").write_text("\n".join(folders))
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "editable" not in path.name and not (packages / path.name).exists():
+            (packages / path.name).symlink_to(path)
     for stamp in (".installed", ".editable"):
         (checkout / ".venv" / stamp).touch()
 
