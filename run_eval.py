@@ -193,8 +193,7 @@ def check_files(args: argparse.Namespace) -> None:
         InputError: a file that a flag names does not exist.
     """
     fit_on = None if args.fit_on == "per_language" else args.fit_on
-    files = {"fit_on": fit_on, "bli_vocabulary": args.bli_vocabulary, "isotropy_texts": args.isotropy_texts}
-    for flag, path in files.items():
+    for flag, path in (("fit_on", fit_on), ("isotropy_texts", args.isotropy_texts)):
         if path and not Path(path).is_file():
             raise InputError(f"--{flag} {path}: no such file")
 

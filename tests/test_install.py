@@ -112,6 +112,12 @@ def test_every_command_has_a_function_that_names_it(site):
         assert EntryPoint(name, value, "console_scripts").load().__doc__.startswith(f"{name}: ")
 
 
+def test_every_program_has_a_command(site):
+    told = {EntryPoint(name, value, "x").load().__doc__.split()[-1] for name, value in entry_points(site).items()}
+    tools = [path for path in ROOT.glob("mirror/tools/*.py") if "\ndef main(" in path.read_text()]
+    assert told == {path.name for path in ROOT.glob("run_*.py")} | {f"mirror.tools.{path.stem}" for path in tools}
+
+
 def test_no_text_names_a_file_that_an_installation_lacks(site):
     for path in site.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -19,7 +19,7 @@ from tests.documents import ROOT, blocks, text_of
 
 BLOCKS = [block for block in blocks("README.md") if block.language in ("bash", "python")]
 LAUNCHER = re.search(r"accelerate launch ([^`]+)", text_of("README.md"))[1].split()
-NOT_COPIED = shutil.ignore_patterns(".git", ".venv*", "out", "data", "build", "*.egg-info", "__pycache__", "*_cache")
+MADE_HERE = shutil.ignore_patterns(".git", ".venv*", "out", "data", "build", "*.egg-info", "*_cache")
 # What makes the commands quick and keeps them on this machine; everything else is as it is printed.
 SMALLER = {
     "--max_train_samples 12000": "--max_train_samples 600",
@@ -54,7 +54,7 @@ def test_the_launcher_has_nothing_to_warn_of(monkeypatch):
 
 @pytest.mark.slow
 def test_every_command_runs_in_its_order(tmp_path, bert_folder):
-    checkout = Path(shutil.copytree(ROOT, tmp_path / "checkout", ignore=NOT_COPIED))
+    checkout = Path(shutil.copytree(ROOT, tmp_path / "checkout", ignore=not_copied))
     make_environment(checkout)
     makefile = checkout / "Makefile"
     makefile.write_text(smaller(makefile.read_text()))
@@ -71,12 +71,18 @@ def test_every_command_runs_in_its_order(tmp_path, bert_folder):
     assert len(found) == 10
 
 
+def not_copied(folder: str, names: list[str]) -> set[str]:
+    """What is no part of a checkout."""
+    return MADE_HERE(folder, names) if Path(folder) == ROOT else {"__pycache__"}
+
+
 def make_environment(checkout: Path) -> None:
-    """What `make install` leaves behind: .venv with the packages of this interpreter, and this checkout before them."""
+    """What `make install` leaves behind: .venv with the packages of this interpreter, except this project."""
     venv.EnvBuilder(symlinks=True).create(checkout / ".venv")
     (packages,) = (checkout / ".venv").glob("lib/python*/site-packages")
-    folders = [str(checkout), *dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))]
-    (packages / "checkout.pth").write_text("\n".join(folders))
+    for path in Path(sysconfig.get_path("purelib")).iterdir():
+        if "editable" not in path.name and not (packages / path.name).exists():
+            (packages / path.name).symlink_to(path)
     for stamp in (".installed", ".editable"):
         (checkout / ".venv" / stamp).touch()
 

@@ -13,7 +13,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from mirror.common.errors import run_main
+from mirror.common.errors import InputError, run_main
 from mirror.modeling.encoder import Encoder
 from run_mirror import main
 
@@ -133,10 +133,26 @@ def test_bad_input_is_one_line_and_exit_2(
     assert not (tmp_path / "out" / "config.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["stsb_dve"], "unknown task 'stsb_dve'; did you mean 'stsb_dev'"),
+        (["stsb_dev", "--data_dir", "nowhere"], "--data_dir nowhere: no such folder"),
+    ],
+)
+def test_tasks_are_checked_before_the_texts_are_read(flags, message, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr("mirror.data.corpus.load_training_corpus", lambda source: pytest.fail("read"))
+    output = ["--output_dir", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", "--train_file", corpus, *output, "--eval_tasks", *flags])
+    with pytest.raises(InputError, match=message):
+        main()
+    assert not (tmp_path / "out").exists()
+
+
 def test_help_teaches():
     done = run_mirror("--help")
     assert done.returncode == 0
-    for phrase in ("accelerate launch run_mirror.py", "--span_mask_length", "false negatives", "0.2 for words"):
+    for phrase in ("accelerate launch --config_file", "--span_mask_length", "false negatives", "0.2 for words"):
         assert phrase in done.stdout
 
 
