@@ -52,7 +52,6 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             settings=trainer.settings,
             cosine_after_reload=cosines,
         ).save(args.output_dir)
-        note_local_base(args.output_dir, trainer.base_model)
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
         write_scores(args.output_dir, scores_of_run(trainer.state, args.load_best_model_at_end, data_dir))
         write_card(args.output_dir)
@@ -60,6 +59,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             "saved in %s (%s pooling); embeddings verified with %s",
             args.output_dir, encoder.pooling, " and ".join(cosines),
         )  # fmt: skip
+        note_local_base(args.output_dir, trainer.base_model)
         logger.info(next_steps(args.output_dir, trainer.base_model))
     if args.push_to_hub:
         trainer.push_to_hub(commit_message=commit_message)

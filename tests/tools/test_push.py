@@ -69,7 +69,9 @@ def push_later(monkeypatch, *argv) -> None:
 
 def encoder_files(folder: Path) -> dict[str, bytes]:
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    return {name: content for name, content in files.items() if not name.startswith(("checkpoint-", "runs/", "."))}
+    return {
+        name: content for name, content in files.items() if not name.startswith(("checkpoint-", "runs/", ".", "_"))
+    }
 
 
 def assert_no_token(folder: Path, *texts: str) -> None:
