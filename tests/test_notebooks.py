@@ -77,6 +77,8 @@ def test_its_stored_outputs_are_complete_and_publishable(path):
     assert "Traceback" not in text and "error:" not in text
     assert ABSOLUTE_PATH.findall(text) == []
     assert "image/png" in json.dumps(cells)
+    for number in re.findall(r"\b0\.\d{3}\b", notebook.cells[0].source):  # the result that it opens on
+        assert number in text
 
 
 def run_first_cell(monkeypatch, folder: Path, address: str = "someone/encoders") -> list[str]:

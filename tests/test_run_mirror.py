@@ -15,6 +15,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from mirror.common.errors import InputError, run_main
 from mirror.modeling.encoder import Encoder
+from mirror.tools.demo import base_model
 from run_mirror import main
 
 
@@ -84,6 +85,11 @@ def test_the_card_is_true_and_tells_no_path(trained, bert_folder):
     assert "240 distinct" in card and "nt_xent, temperature 0.04" in card
     written = card + (folder / "mirror_config.json").read_text() + (folder / "train_results.json").read_text()
     assert str(Path(bert_folder).parent) not in written and "texts.txt" in written
+
+
+def test_the_demo_finds_the_local_base_model(trained, bert_folder):
+    folder, _ = trained
+    assert Path(base_model(folder)) == Path(bert_folder).resolve()
 
 
 def test_an_output_folder_with_a_run_in_it_is_left_alone(trained, bert_folder, corpus):

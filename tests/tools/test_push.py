@@ -69,7 +69,7 @@ def push_later(monkeypatch, *argv) -> None:
 
 def encoder_files(folder: Path) -> dict[str, bytes]:
     files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    of_the_run = ("checkpoint-", "runs/", ".", "_lock", "manifest.json")
+    of_the_run = ("checkpoint-", "runs/", ".", "_", "manifest.json")
     return {name: content for name, content in files.items() if not name.startswith(of_the_run)}
 
 
