@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from mirror.studies.cells import Study, main_scores
 from mirror.studies.chains import ChainCell, Stage
 from mirror.studies.setup import Setup, paper_models
 from mirror.studies.table import published_beside
+from tests.evaluation.folder import write_tsv
+from tests.studies.test_run_study import write_inputs
 
 
 CMLM_STUDIES = [name for name in STUDIES if name.startswith("cmlm_")]
@@ -157,8 +160,8 @@ def test_a_model_of_another_paper_is_left_out_unless_it_is_named(bert_folder, wo
 
 @pytest.mark.parametrize("name", CMLM_STUDIES)
 def test_every_stage_is_a_command_that_run_cmlm_takes(bert_folder, workplace, name):
-    setup = Setup(bert_folder, workplace, (workplace / "corpora",), workplace / "out", (33,),
-                  language_models=dict.fromkeys(parts, bert_folder))  # fmt: skip
+    models = {cell.part: bert_folder for cell in STUDIES[name].cells if cell.part}
+    setup = Setup(bert_folder, workplace, (workplace / "corpora",), workplace / "out", (33,), language_models=models)
     jobs, left_out = chains.make_chain_jobs(STUDIES[name], setup, workplace / "stages")
     assert not left_out
     by_folder = {}
@@ -263,3 +266,55 @@ def test_a_stage_without_a_checkpoint_starts_again(bert_folder, workplace, tmp_p
     stage_runs.finish_stages([run], lambda script, flags: scripts.append((script, flags)))
     assert scripts == [("run_cmlm.py", run.flags)] and not run.folder.exists()
     assert json.loads(run.record.read_text()) == run.identity
+
+
+# ---- The real scripts --------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_of_three_stages_is_trained_and_scored_by_the_real_scripts(
+    bert_folder, sentences, tmp_path, monkeypatch
+):
+    """S3+NLI: documents and translations of two languages, then labelled pairs; in this process, to save its start."""
+
+    def in_process(script: str, flags: dict, log, environment) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", [script, *execution.as_arguments(flags)])
+            importlib.import_module(script.removesuffix(".py")).main()
+
+    monkeypatch.setattr(execution, "_run_script", in_process)
+    write_inputs(tmp_path, sentences)
+    pairs = list(zip(sentences[:60], sentences[60:120], strict=True))
+    documents = "\n\n".join("\n".join(sentences[start : start + 6]) for start in range(0, 240, 6))
+    for language in ("en", "fi"):
+        (tmp_path / "documents").mkdir(exist_ok=True)
+        (tmp_path / "documents" / f"{language}.txt").write_text(documents)
+    write_tsv(tmp_path / "bitext" / "fi-en.tsv", ("fi", "en"), pairs)
+    labels = ("entailment", "neutral", "contradiction")
+    write_tsv(tmp_path / "nli" / "xnli.tsv", ("premise", "hypothesis", "label"),
+              [(*pair, labels[n % 3]) for n, pair in enumerate(pairs)])  # fmt: skip
+    chain = STUDIES["cmlm_table3"].cells[3].chain
+    monkeypatch.setitem(
+        STUDIES, "small", Study("S", (ChainCell("S3+NLI", ("rg65",), chain=chain),), main_scores(("rg65",)))
+    )
+    flags = "--max_steps 2 --max_seq_length 16 --per_device_train_batch_size 8 --num_projections 3 --disable_tqdm true"
+    argv = [
+        "run_study.py",
+        "small",
+        "--model_name_or_path",
+        bert_folder,
+        "--corpus_dir",
+        tmp_path,
+        "--seeds",
+        33,
+        "--modern",
+    ]
+    argv += ["--data_dir", tmp_path / "data", "--output_dir", tmp_path / "out", "--keep_models", "--", *flags.split()]
+    monkeypatch.setattr(sys, "argv", [str(item) for item in argv])
+    run_study.main()
+
+    record = json.loads((tmp_path / "out" / "S3_NLI-seed33" / "cell.json").read_text())
+    assert f"| S3+NLI | {record['tasks']['rg65']['main_score']:.4f} |" in (tmp_path / "out" / "table.md").read_text()
+    folders = [tmp_path / "out" / "stages" / f"first{rest}-seed33" for rest in ("", "+cmlm_br", "+cmlm_br+nli")]
+    settings = [json.loads((folder / "train_results.json").read_text())["settings"] for folder in folders]
+    assert [each["stage"] for each in settings] == ["cmlm", "cmlm_bitext", "nli"]
+    assert record["run_on"] and record["texts"] == 3 * 2 * 8
