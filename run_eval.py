@@ -80,7 +80,8 @@ def main() -> None:
     second_encode, second = None, {}
     if name := args.second_model_name_or_path:
         encoder = load(name)
-        second = {"second_model_name_or_path": name, "second_model_sha256": fingerprint(encoder)}
+        second = {"second_model_name_or_path": name, "second_pooling": encoder.pooling}
+        second["second_model_sha256"] = fingerprint(encoder)
         second_encode = make_encode(encoder, settings, second["second_model_sha256"])
     models = args.models or [args.model_name_or_path]
     records, unfinished = [], []

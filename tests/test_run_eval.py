@@ -108,7 +108,7 @@ def test_two_encoders_score_bli_and_are_named_in_the_results(bert_folder, tmp_pa
             tmp_path / f"data/bli/en-fr.{name}.tsv", ("source", "target"), [(word, word[::-1]) for word in chosen]
         )
     flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--tasks", "bli_en_fr", "--no_cache"]
-    flags += ["--max_seq_length", 8, "--data_dir", tmp_path / "data"]
+    flags += ["--max_seq_length", 8, "--batch_size", 512, "--data_dir", tmp_path / "data"]
     evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")
     evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "two", "--second_model_name_or_path", bert_folder)
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
