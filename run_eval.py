@@ -153,7 +153,7 @@ def parse_arguments() -> argparse.Namespace:
         "--remove_components",
         type=positive,
         metavar="N",
-        help="remove the first N principal components (CMLM section 5.2)",
+        help="remove the first N principal components (CMLM section 5.1)",
     )
     add(
         "--fit_on",

@@ -1,4 +1,4 @@
-"""Reproduce a table or figure of the papers, Mirror-BERT and CMLM: train and score every cell of its grid and write the table.
+"""Reproduce a table or figure of the Mirror-BERT or CMLM paper: train and score every cell of its grid.
 
     python run_study.py --list
     python run_study.py table3 --model_name_or_path bert-base-uncased --data_dir data \\

@@ -29,7 +29,7 @@ Row = dict[str, list[int] | int]
 def smoothed_counts(sizes: Sequence[int], exponent: float) -> list[int]:
     """Number of rows of each file in an epoch: shares proportional to (share of all rows) ** exponent.
 
-    The total stays the same. Exponent 1 leaves the files as they are, 0 makes them equal; the paper's 0.3 for languages.
+    The total stays the same. Exponent 1 leaves the files as they are, 0 makes them equal.
     """
     shares = (np.array(sizes) / sum(sizes)) ** exponent
     ends = np.rint(np.cumsum(shares / shares.sum()) * sum(sizes)).astype(int)

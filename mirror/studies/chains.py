@@ -125,6 +125,7 @@ def make_chain_jobs(study: Study, setup: Setup, stages_dir: Path) -> tuple[list[
     check_extra(study, setup.extra)
     check_models(study, setup)
     jobs: list[ChainJob] = []
+    planned: set[Path] = set()  # folders of the stages that an earlier job runs
     left_out: dict[str, list[str]] = {}  # reason -> cells
     for cell in study.cells:
         reason = _reason_to_leave_out(cell, setup)
@@ -133,7 +134,7 @@ def make_chain_jobs(study: Study, setup: Setup, stages_dir: Path) -> tuple[list[
             left_out.setdefault(reason or f"no data for {' '.join(lacking)}", []).append(cell_name(cell))
         if tasks:
             seeds = setup.seeds if cell.chain else (None,)
-            jobs += [_job(cell, tasks, seed, setup, stages_dir) for seed in seeds]
+            jobs += [_job(cell, tasks, seed, setup, stages_dir, planned) for seed in seeds]
     return jobs, [f"left out of {', '.join(names)}: {reason}" for reason, names in left_out.items()]
 
 
@@ -205,7 +206,9 @@ def _files(pattern: str, setup: Setup) -> list[Path]:
     return next((files for files in found if files), [])
 
 
-def _job(cell: ChainCell, tasks: tuple[str, ...], seed: int | None, setup: Setup, stages_dir: Path) -> ChainJob:
+def _job(
+    cell: ChainCell, tasks: tuple[str, ...], seed: int | None, setup: Setup, stages_dir: Path, planned: set[Path]
+) -> ChainJob:
     folder, stages = setup.output_dir / cell_name(cell, seed), _stage_runs(cell, seed, setup, stages_dir)
     model = str(stages[-1].folder) if stages else setup.model_of(cell)
     flags: Flags = {
@@ -220,7 +223,9 @@ def _job(cell: ChainCell, tasks: tuple[str, ...], seed: int | None, setup: Setup
         flags |= {"pooling": ["mean"], "max_seq_length": [str(CMLMConfig.max_seq_length)]}
         flags |= {key: setup.extra[key] for key in ("pooling", "max_seq_length") if key in setup.extra}
     flags |= {key: [str(value)] for key, value in cell.scoring.items()}
-    texts, steps = sum(run.texts for run in stages), sum(run.steps for run in stages)
+    new = [run for run in stages if run.folder not in planned and not is_finished(run)]
+    planned.update(run.folder for run in new)
+    texts, steps = sum(run.texts for run in new), sum(run.steps for run in new)
     return ChainJob(cell, seed, folder, {}, flags, {}, texts, steps, stages=stages)
 
 
@@ -234,8 +239,9 @@ def _stage_runs(cell: ChainCell, seed: int | None, setup: Setup, stages_dir: Pat
     for number, stage in enumerate(cell.chain, start=1):
         names = [one.name for one in cell.chain[:number]] + ([cell.part] if cell.part else [])
         folder = stages_dir / f"{'+'.join(names)}-seed{seed}".replace(" ", "_")
-        files = {flag: _files(_pattern(stage, flag), setup) for flag in DATA_FLAGS[_settings(stage, setup)["stage"]]}
-        flags = {key: [str(value)] for key, value in _settings(stage, setup).items()}
+        settings = _settings(stage, setup)
+        files = {flag: _files(_pattern(stage, flag), setup) for flag in DATA_FLAGS[settings["stage"]]}
+        flags = {key: [str(value)] for key, value in settings.items()}
         flags |= {
             "model_name_or_path": [str(runs[-1].folder) if runs else setup.model_of(cell)],
             "output_dir": [str(folder)],
@@ -250,7 +256,6 @@ def _stage_runs(cell: ChainCell, seed: int | None, setup: Setup, stages_dir: Pat
         run = StageRun(stage, folder, flags | setup.extra, sizes, is_first=not runs)
         if runs:
             check_fit(cell, runs[-1], run)
-        is_finished(run)  # refuses a folder with the results of other flags
         runs.append(run)
     return tuple(runs)
 
@@ -262,20 +267,28 @@ def check_fit(cell: ChainCell, earlier: StageRun, later: StageRun) -> None:
         InputError
     """
     place = f"{cell.row}: stage '{later.stage.name}' does not fit '{earlier.stage.name}', from which it starts"
-    if later.flags.get("from_scratch", ["false"])[0:1] not in (["false"], ["False"]):
+    if _value(later, "from_scratch") != "false":
         raise InputError(f"{place}: --from_scratch would discard its weights")
     for key in SHAPE:
-        values = [run.flags.get(key, [str(getattr(CMLMConfig, key))])[0] for run in (earlier, later)]
-        if values[0] != values[1]:
-            raise InputError(f"{place}: --{key} {values[0]} and {values[1]}")
+        one, other = _value(earlier, key), _value(later, key)
+        if one != other:
+            raise InputError(f"{place}: --{key} {one} and {other}")
+
+
+def _value(run: StageRun, key: str) -> str:
+    """Return what a stage has for a flag of one value: given, "true" for a bare flag, or the default."""
+    given = run.flags.get(key, [str(getattr(CMLMConfig, key))])
+    return given[0].lower() if given else "true"
 
 
 def is_finished(run: StageRun) -> bool:
     """Whether the stage has a complete result.
 
     Raises:
-        InputError: its folder holds the result of other flags, another model or other data.
+        InputError: its folder holds the result of other flags, another model or other data, or is not a stage's.
     """
+    if run.folder.exists() and not run.record.is_file():
+        raise InputError(f"{run.folder} was not made by run_study.py; give another --stages_dir")
     if run.record.is_file():
         earlier = json.loads(run.record.read_text(encoding="utf-8"))
         if different := different_settings(earlier, run.identity):
@@ -283,7 +296,7 @@ def is_finished(run: StageRun) -> bool:
                 f"{run.record} was created with another {', '.join(different)}; give another --stages_dir or --output_dir, "
                 f"or delete {run.folder} and that file"
             )
-    return (run.folder / FILE).is_file() and run.record.is_file()
+    return (run.folder / FILE).is_file()
 
 
 def different_settings(one: dict, other: dict) -> list[str]:

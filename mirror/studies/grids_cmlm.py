@@ -25,10 +25,9 @@ CMLM = Stage("cmlm", "cmlm-multilingual")
 MLM = Stage("mlm", "cmlm-multilingual", PLAIN_MLM)
 FIRST = Stage("first", "cmlm-multilingual-first")
 NLI = Stage("nli", "cmlm-multilingual-nli")
-S1, S2, S3 = (FIRST, Stage("br", "cmlm-multilingual-s1")), (Stage("s2", "cmlm-multilingual-s2"),), (
-    FIRST,
-    Stage("cmlm_br", "cmlm-multilingual-s3"),
-)  # fmt: skip
+S1 = (FIRST, Stage("br", "cmlm-multilingual-s1"))
+S2 = (Stage("s2", "cmlm-multilingual-s2"),)
+S3 = (FIRST, Stage("cmlm_br", "cmlm-multilingual-s3"))
 F_MBERT = Stage("f_mbert", "cmlm-f-mbert")
 
 DIRECTIONS = {"out of English": "accuracy_from_english", "mean of both directions": "accuracy_mean"}

@@ -36,7 +36,7 @@ def remove_stages(folder: Path) -> None:
 
 
 def _finish(run: StageRun, run_script: Callable[[str, Flags], None]) -> None:
-    checkpoint = last_complete_checkpoint(run.folder) if run.record.is_file() else None
+    checkpoint = last_complete_checkpoint(run.folder)
     if not checkpoint:
         shutil.rmtree(run.folder, ignore_errors=True)  # left by a run that was interrupted before its first checkpoint
     atomic_write_text(run.record, json.dumps(run.identity, indent=2, ensure_ascii=False) + "\n")

@@ -263,9 +263,20 @@ def test_a_stage_without_a_checkpoint_starts_again(bert_folder, workplace, tmp_p
     run.folder.mkdir(parents=True)
     (run.folder / "half.txt").touch()
     scripts = []
+    with pytest.raises(InputError, match="N_=_1-seed33 was not made by run_study.py; give another --stages_dir"):
+        stage_runs.finish_stages([run], scripts.append)
+    run.record.write_text(json.dumps(run.identity))
     stage_runs.finish_stages([run], lambda script, flags: scripts.append((script, flags)))
     assert scripts == [("run_cmlm.py", run.flags)] and not run.folder.exists()
     assert json.loads(run.record.read_text()) == run.identity
+
+
+def test_a_bare_flag_is_compared_too(bert_folder, workplace, tmp_path):
+    extra = {"skip_connection": [], "from_scratch": ["false"]}
+    setup = Setup(bert_folder, workplace, (workplace / "corpora",), workplace / "out", (33,), extra=extra)
+    jobs, _ = chains.make_chain_jobs(STUDIES["cmlm_figure2"], setup, tmp_path / "stages")
+    assert [run.stage.name for run in jobs[0].stages] == ["first", "cmlm_br"]
+    assert (jobs[0].steps, jobs[1].steps) == (2_500_000, 0)  # the second cell shares the stages of the first
 
 
 # ---- The real scripts --------------------------------------------------------------------------------------------------
