@@ -6,13 +6,15 @@ import logging
 import shlex
 from pathlib import Path
 
+from transformers.trainer import TRAINER_STATE_NAME
+
 from mirror.common.distributed import shutdown
 from mirror.modeling.checkpoint import verify_encoder
 from mirror.tools.card_scores import scores_of_run, write_scores
 from mirror.tools.model_card import write_card
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.resumable import SAVE_ERRORS, raise_save_error
-from mirror.training.run_record import FILE, RunRecord, run_facts
+from mirror.training.run_record import FILE, RunRecord, keep_folders_private, run_facts
 
 
 logger = logging.getLogger(__name__)
@@ -39,6 +41,8 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
     try:
         trainer.save_model(_internal_call=True)  # does not push: the model card is not written yet
         trainer.save_state()
+        if trainer.is_world_process_zero():
+            keep_folders_private(Path(args.output_dir) / TRAINER_STATE_NAME)
     except SAVE_ERRORS as error:
         raise_save_error(error, args.output_dir, args.output_dir)
     if trainer.is_world_process_zero():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import platform
 from dataclasses import asdict, dataclass, field, fields
@@ -27,6 +28,7 @@ ALWAYS_KEPT = (
     "seed",
     "weight_decay",
 )
+HUB_IDS = ("hub_model_id", "dataset_name")  # which may look like a folder that exists
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
 
@@ -95,15 +97,31 @@ def collect_settings(args: TrainingArguments, **others) -> dict:
         if key in ALWAYS_KEPT or (value is not None and (is_own or value != defaults[key])):
             merged[key] = value
     return {
-        key: _without_folders(value) for key, value in sorted(merged.items()) if key not in NOT_KEPT and value != []
+        key: value if key in HUB_IDS else _without_folders(value)
+        for key, value in sorted(merged.items())
+        if key not in NOT_KEPT and value != []
     }
 
 
+def keep_folders_private(state_file: Path) -> None:
+    """Keep only the name of the best checkpoint in a `trainer_state.json`, not its folder on this machine."""
+    state = json.loads(state_file.read_text(encoding="utf-8"))
+    if best := state["best_model_checkpoint"]:
+        state["best_model_checkpoint"] = Path(best).name
+        atomic_write_text(state_file, json.dumps(state, indent=2, sort_keys=True) + "\n")
+
+
 def _without_folders(value):
-    """The names of files and folders instead of their paths."""
+    """The names of files and folders, and the last parts of patterns, instead of their paths."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_folders(item) for item in value]
-    return Path(value).name if isinstance(value, str) and Path(value).exists() else value
+    return Path(value).name if isinstance(value, str) and _is_path(value) else value
+
+
+def _is_path(text: str) -> bool:
+    return Path(text).is_absolute() or Path(text).exists() or any(glob.iglob(text, recursive=True))
 
 
 def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, step: str | None = None) -> dict:
