@@ -43,7 +43,7 @@ def shared_facts(record: RunRecord) -> dict[str, str]:
     rows = {
         "batch": f"{run['effective_batch']:,} texts per step, on {run['processes']} process(es)",
         "step": run["step"],
-        "epochs": f"{metrics.get('epoch', settings['num_train_epochs']):g}",
+        "epochs": f"{round(metrics.get('epoch', settings['num_train_epochs']), 2):g}",
         "maximum length": f"{settings['max_seq_length']} tokens",
         "precision": "bfloat16" if settings.get("bf16") else "float16" if settings.get("fp16") else "float32",
         "seed": str(settings["seed"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import platform
+import re
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,7 @@ ALWAYS_KEPT = (
     "seed",
     "weight_decay",
 )
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
 HUB_IDS = ("hub_model_id", "dataset_name")  # which may look like a folder that exists
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
@@ -126,12 +128,14 @@ def _is_path(text: str) -> bool:
 
 def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, step: str | None = None) -> dict:
     """What a model card needs beside the settings: origins by their Hub ids, never by paths, and sizes of a step."""
+    card = card_of(base_model)
     return {
         "base_model": {
             "name": Path(base_model).name,
             "hub_id": _hub_id(base_model),
-            "license": license_of(base_model),
+            "license": license_in(card),
         },
+        "language": languages_in(card),
         "dataset": _hub_id(dataset) if dataset else None,
         "processes": args.world_size,
         "effective_batch": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
@@ -139,15 +143,23 @@ def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, ste
     }
 
 
-def license_of(base_model: str) -> dict[str, str]:
-    """What the card of a base model says about its licence; empty where there is no card, or it cannot be read."""
+def card_of(base_model: str) -> dict:
+    """The metadata on the card of a base model; empty where there is no card, or it cannot be read."""
     path = model_file(base_model, "README.md")
-    if path is None:
-        return {}
-    data = ModelCard.load(path, ignore_metadata_errors=True).data
-    return {
-        key: data.get(key) for key in ("license", "license_name", "license_link") if isinstance(data.get(key), str)
-    }
+    return ModelCard.load(path, ignore_metadata_errors=True).data.to_dict() if path else {}
+
+
+def license_in(card: dict) -> dict[str, str]:
+    """What the metadata of a card say about the licence."""
+    keys = ("license", "license_name", "license_link")
+    return {key: card[key] for key in keys if isinstance(card.get(key), str)}
+
+
+def languages_in(card: dict) -> list[str]:
+    """The language codes in the metadata of a card."""
+    stated = card.get("language") or []
+    stated = [stated] if isinstance(stated, str) else stated
+    return [code for code in stated if isinstance(code, str) and LANGUAGE.fullmatch(code)]
 
 
 def _hub_id(name_or_path: str) -> str | None:

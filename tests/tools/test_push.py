@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import platform
+import re
+import shutil
 import socket
 import sys
 from hashlib import sha256
 from pathlib import Path
 
 import huggingface_hub
+import numpy as np
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import _http
@@ -27,6 +30,7 @@ from tests.hub_server import XET_PREFIX, HubServer
 
 
 TOKEN = "hf_" + "Secret" * 5
+FILE_ON_THE_HUB = "/{repo_id}/resolve/{revision}/{filename}"
 USER, HOST = "jane-doe-7", "workstation-of-jane"
 
 
@@ -35,6 +39,7 @@ def server(monkeypatch):
     """A Hub server that the client of this process uses, with a token and without delays between retries."""
     with HubServer() as running:
         monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.url + FILE_ON_THE_HUB)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -94,6 +99,36 @@ def test_the_uploaded_files_are_those_on_disk(train, server, caplog, capfd):
     assert_no_token(out, caplog.text, *capfd.readouterr())
     assert caplog.messages[-1] == f"pushed to {server.url}/me/mine"
     assert not any("HTTP" in line for line in caplog.messages)
+
+
+def prompted_base(bert_folder: str, folder: Path) -> Path:
+    """A checkpoint of sentence-transformers with a default prompt and vectors of length 1."""
+    from sentence_transformers import SentenceTransformer, models
+
+    words = models.Transformer(bert_folder, max_seq_length=24)
+    modules = [words, models.Pooling(words.get_embedding_dimension(), "mean"), models.Normalize()]
+    base = SentenceTransformer(modules=modules, prompts={"query": "find: "}, default_prompt_name="query", device="cpu")
+    base.save(str(folder), create_model_card=False)
+    return folder
+
+
+@pytest.mark.parametrize("prompted", [False, True], ids=["plain", "prompt and unit length"])
+def test_the_code_on_a_pushed_card_loads_the_pushed_encoder(
+    train, server, bert_folder, tmp_path, monkeypatch, prompted
+):
+    flags = ["--model_name_or_path", prompted_base(bert_folder, tmp_path / "base"), "--pooling", "mean"]
+    out = train("--push_to_hub", "--hub_model_id", "me/mine", *(flags if prompted else []))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    card = server.repos["me/mine"]["files"]["README.md"].decode()
+    expected = Encoder.from_pretrained(str(out)).encode(["a text", "another text"])
+    snippets = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert len(snippets) == 2
+    shutil.move(out, tmp_path / "elsewhere")
+    for code in snippets:
+        names: dict = {}
+        exec(code, names)
+        np.testing.assert_allclose(np.asarray(names["vectors"]), expected, atol=1e-5)
+    assert "resolve" in server.calls
 
 
 @pytest.mark.parametrize("installed", [True, False], ids=["hf_xet", "no hf_xet"])
