@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from mirror.common.errors import InputError
@@ -15,12 +16,27 @@ from mirror.training.resumable import ResumableTrainer
 from mirror.training.run_record import FILE
 
 
+logger = logging.getLogger(__name__)
+
+
 class SetEpochCallback(TrainerCallback):
     """Draws new masks at the start of each epoch, and the right ones after a resume."""
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         with args.main_process_first(desc="views of the epoch"):  # the others read them from the cache
             train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
+
+
+def describe_best(state: TrainerState, metric: str) -> str:
+    """Which step was kept, and how the last evaluated one compares."""
+    key = f"eval_{metric.removeprefix('eval_')}"
+    scores = {entry["step"]: entry[key] for entry in state.log_history if key in entry}
+    last = max(scores)
+    compared = "the last one" if last == state.best_global_step else f"step {last} has {scores[last]:.4f}"
+    return (
+        f"kept step {state.best_global_step}, the best of {len(scores)} evaluated: "
+        f"{key.removeprefix('eval_')} {state.best_metric:.4f} ({compared})"
+    )
 
 
 class EncoderTrainer(HubPushMixin, ResumableTrainer):
@@ -51,7 +67,10 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
         if not resume_from_checkpoint and self.args.should_save:
             (Path(self.args.output_dir) / FILE).unlink(missing_ok=True)  # of the run that is overwritten
-        return super().train(resume_from_checkpoint, **kwargs)
+        output = super().train(resume_from_checkpoint, **kwargs)
+        if self.args.load_best_model_at_end and self.state.best_global_step:
+            logger.info(describe_best(self.state, self.args.metric_for_best_model))
+        return output
 
     def monitor(self, name: str, value: Tensor) -> Tensor:
         """Remember a scalar: the log shows its mean since the last line. Returns it."""
