@@ -20,6 +20,7 @@ from tests.two_at_once import run_two_processes
 
 
 ROOT = Path(__file__).resolve().parents[1]
+OURS = {"run_eval", "mirror"}  # loggers whose information is shown
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +92,7 @@ def test_several_models_are_shown_side_by_side(bert_folder, data_dir, tmp_path, 
     flags = ["--models", bert_folder, other, "--pooling", "cls", "--tasks", "rg65", "sts17_es"]
     with caplog.at_level(logging.INFO):
         evaluate(monkeypatch, *flags, "--data_dir", data_dir, "--output_dir", tmp_path / "out", "--no_cache")
+    assert {record.name.partition(".")[0] for record in caplog.records if record.levelno < logging.WARNING} <= OURS
     (files,) = (message for message in caplog.messages if message.startswith("written to "))
     stems = {line.split()[0]: line.split()[1:] for line in files.splitlines()[1:]}
     named = {

@@ -7,7 +7,7 @@ import os
 import re
 
 
-CHATTY_LIBRARIES = ("httpx", "httpx2", "absl")
+CHATTY_LIBRARIES = ("httpx", "httpx2", "absl", "fontTools")
 HUB_CLIENT = "huggingface_hub"
 
 

@@ -76,8 +76,9 @@ def test_the_printed_table_is_split_into_blocks():
 
 
 def test_the_latex_table_is_for_booktabs_and_the_best_model_is_bold():
-    columns, lines = table.comparison([*RECORDS, record("c_d", stsb=0.9, sickr=0.6)], [ROW, None, None])
+    columns, lines = table.comparison([*RECORDS, record("c_d", stsb=0.9, sickr=0.600001)], [ROW, None, None])
     text = format_latex(columns, lines, RECORDS)
+    assert "% one: pooling mean, max_seq_length 64, dtype float32\n" in text
     rows = [line for line in text.splitlines() if not line.startswith("%")]
     assert rows[0] == r"\begin{tabular}{lrrrrrr}" and rows[-1] == r"\end{tabular}"
     assert [row for row in rows if row.endswith("rule")] == [r"\toprule", r"\midrule", r"\midrule", r"\bottomrule"]
