@@ -28,8 +28,12 @@ from mirror.training.run_record import keep_folders_private
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 60.0  # without a byte; the library's default client waits indefinitely
-# Not for readers: other checkpoints, logs (with folder names of this machine), pickles, temporary files.
-NOT_PUSHED = ("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp")
+# Not for readers: other checkpoints, logs and results of run_eval.py (with folder names of this machine), pickles,
+# temporary files.
+NOT_PUSHED = (
+    *("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp"),
+    *("run.json", "results.*", "embeddings/*"),
+)
 ONLY_TO_RESUME = (
     "optimizer.*",
     "scheduler.pt",

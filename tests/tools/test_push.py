@@ -280,6 +280,16 @@ def test_a_failed_push_during_training_does_not_stop_the_run(train, server, capl
     assert "checkpoint-1 was not pushed: the server answered 403" in caplog.text
 
 
+def test_what_run_eval_wrote_into_the_folder_stays_there(train, server, monkeypatch):
+    out = train()
+    expected = encoder_files(out)
+    (out / "embeddings").mkdir()
+    for name in ("run.json", "results.json", "results.md", "embeddings/0.npy"):
+        (out / name).write_text(str(out))
+    push_later(monkeypatch, out, "--hub_model_id", "me/mine")
+    assert server.repos["me/mine"]["files"].keys() == expected.keys()
+
+
 def test_pushing_twice_and_without_a_namespace(train, server, monkeypatch, capsys):
     out = train()
     for _ in range(2):
