@@ -7,7 +7,7 @@
 
 A model is a Hub id or a folder: a checkpoint of this project, a sentence-transformers checkpoint, or a plain masked
 LM with --pooling. `accelerate launch run_eval.py ...` encodes on all devices. Writes results.json, results.md,
-results.csv and plots.
+results.csv, results.tex and plots (PNG, SVG, PDF).
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ def main() -> None:
     from mirror.evaluation.pictures import draw_all, draw_translations
     from mirror.evaluation.progress import Progress
     from mirror.evaluation.published import find_rows
-    from mirror.evaluation.results import comparison, file_name, format_text, result_paths, short_names, write_results
+    from mirror.evaluation.results import file_name, list_files, result_paths, write_results
     from mirror.evaluation.run import default_data_dir, make_plan
+    from mirror.evaluation.table import comparison, format_text, short_names
     from mirror.modeling.embedding_cache import fingerprint
     from mirror.modeling.encoder import Encoder
     from mirror.tools.next_steps import after_scoring
@@ -86,7 +87,7 @@ def main() -> None:
         second["second_model_sha256"] = fingerprint(encoder)
         second_encode = make_encode(encoder, settings, second["second_model_sha256"])
     models = args.models or [args.model_name_or_path]
-    records, unfinished = [], []
+    records, unfinished, pictures = [], [], []
     for name, label in zip(models, short_names(models), strict=True):
         encoder = load(name)
         model_sha256 = fingerprint(encoder)
@@ -97,17 +98,17 @@ def main() -> None:
         state.wait_for_everyone()  # all have read before the first one writes
         records.append(described | plan.run(encode, encoder, progress, second_encode))
         unfinished.append(progress)
-        draw_translations(encode, plan.tasks, label, output_dir)
+        pictures += draw_translations(encode, plan.tasks, label, output_dir)
 
     # ---- Results ---------------------------------------------------------------------------------------------------
     if state.is_main_process:
         columns, table = comparison(records, find_rows(records, args.published))
-        write_results(records, columns, table, output_dir)
+        written = write_results(records, columns, table, output_dir)
         for progress in unfinished:
             progress.finish()
-        pictures = draw_all(records, columns, table, output_dir)
+        written += draw_all(records, columns, table, output_dir) + pictures
         sys.stdout.write(format_text(columns, table) + "\n")
-        logger.info("results.json, results.md, results.csv and %d plots are in %s", len(pictures), output_dir)
+        logger.info("written to %s:\n%s", output_dir, list_files(written, output_dir))
         logger.info(after_scoring(models, result_paths(models, output_dir)))
     state.wait_for_everyone()
     state.destroy_process_group()

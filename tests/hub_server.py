@@ -1,4 +1,7 @@
-"""A Hub on the loopback interface: the endpoints that huggingface_hub's client calls to make a repository and commit files."""
+"""A Hub on the loopback interface: the endpoints that huggingface_hub's client calls to make a repository, commit files and load them.
+
+Large files arrive by LFS or, from a client with hf_xet, by XET: then as compressed chunks, of which only the hash is kept.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import hashlib
 import json
 import re
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import yaml
@@ -17,7 +21,7 @@ class HubServer:
 
     Attributes:
         repos: full id to {"private": bool, "files": {path: bytes}, "commits": [message]}.
-        fail: endpoint name (create, preupload, batch, upload, commit) to a status, or to "hang".
+        fail: endpoint name (create, preupload, batch, upload, xorb, commit) to a status, or to "hang".
         tokens: the Authorization headers that were seen.
         calls: endpoint names in order.
     """
@@ -25,6 +29,7 @@ class HubServer:
     def __init__(self):
         self.repos: dict[str, dict] = {}
         self.blobs: dict[str, bytes] = {}
+        self.shards: list[bytes] = []  # what XET's client says of the files whose chunks it has uploaded
         self.fail: dict[str, int | str] = {}
         self.tokens: set[str | None] = set()
         self.calls: list[str] = []
@@ -85,28 +90,63 @@ class HubServer:
         self.blobs[oid] = body
         return 200, {}
 
+    def xet_token(self, body: bytes, repo_id: str) -> tuple[int, dict]:
+        return 200, {"casUrl": self.url, "accessToken": XET_TOKEN, "exp": int(time.time()) + 3600}
+
+    def xorb(self, body: bytes, name: str) -> tuple[int, dict]:
+        return 200, {"was_inserted": True}
+
+    def shard(self, body: bytes) -> tuple[int, dict]:
+        self.shards.append(body)
+        return 200, {"result": 1}
+
     def commit(self, body: bytes, repo_id: str) -> tuple[int, dict]:
         lines = [json.loads(line) for line in body.splitlines()]
         repo = self.repos[repo_id]
         for line in lines[1:]:
             value = line["value"]
-            content = (
-                base64.b64decode(value["content"]) if line["key"] == "file" else self.blobs[value["oid"]]
-            )  # a file that was not uploaded is a KeyError, and the client sees the connection break
+            content = base64.b64decode(value["content"]) if line["key"] == "file" else self._large_file(value["oid"])
             repo["files"][value["path"]] = content
         repo["commits"].append(lines[0]["value"]["summary"])
         oid = f"{len(repo['commits']):040x}"
         return 200, {"commitUrl": f"{self.url}/{repo_id}/commit/{oid}", "commitOid": oid, "pullRequestUrl": None}
 
+    def info(self, body: bytes, repo_id: str) -> tuple[int, dict]:
+        if repo_id not in self.repos:
+            return 404, {"error": "no such repository"}
+        files = [{"rfilename": path} for path in self.repos[repo_id]["files"]]
+        return 200, {"id": repo_id, "modelId": repo_id, "sha": OID, "tags": [], "siblings": files, "private": False}
 
+    def resolve(self, body: bytes, repo_id: str, path: str) -> tuple[int, dict | bytes]:
+        content = self.repos.get(repo_id, {"files": {}})["files"].get(path)
+        return (404, {"error": "no such file"}) if content is None else (200, content)
+
+    def _large_file(self, oid: str) -> bytes:
+        if oid in self.blobs:
+            return self.blobs[oid]
+        words = [bytes.fromhex(oid[start : start + 16])[::-1] for start in range(0, 64, 16)]  # little-endian
+        if any(b"".join(words) in shard for shard in self.shards):
+            return XET_PREFIX + oid.encode()
+        raise KeyError(oid)  # it was not uploaded; the client sees the connection break
+
+
+XET_TOKEN = "xet-access-token"
+XET_PREFIX = b"in XET, sha256 "
+OID = f"{1:040x}"
 ROUTES = (
     ("POST", r"/api/repos/create", "create"),
     ("POST", r"/api/validate-yaml", "validate"),
     ("POST", r"/api/models/([^/]+/[^/]+)/preupload/\w+", "preupload"),
     ("POST", r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", "batch"),
     ("PUT", r"/lfs/(\w+)\?X-Signature=secret", "upload"),
+    ("GET", r"/api/models/([^/]+/[^/]+)/xet-write-token/\w+", "xet_token"),
+    ("POST", r"/v1/xorbs/default/(\w+)", "xorb"),
+    ("POST", r"/v1/shards", "shard"),
     ("POST", r"/api/models/([^/]+/[^/]+)/commit/\w+", "commit"),
+    ("GET", r"/api/models/([^/]+/[^/]+)(?:/revision/\w+)?", "info"),
+    ("GET", r"/([^/]+/[^/]+)/resolve/\w+/(.+)", "resolve"),
 )
+TO_STORAGE = ("upload", "xorb", "shard")  # where large files go, and the token must not
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self._body()
         for method, pattern, name in ROUTES:
             match = re.fullmatch(pattern, self.path)
-            if match and method == self.command:
+            if match and method == self.command.replace("HEAD", "GET"):
                 return self._answer(*self._run(name, body, match.groups()))
         return self._answer(404, {"error": f"no such page: {self.command} {self.path}"})
 
@@ -126,11 +166,13 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, *_) -> None:
         """Nothing on stderr."""
 
-    def _run(self, name: str, body: bytes, groups: tuple[str, ...]) -> tuple[int, dict]:
+    def _run(self, name: str, body: bytes, groups: tuple[str, ...]) -> tuple[int, dict | bytes]:
         hub, token = self.server_hub, self.headers.get("Authorization")
         hub.calls.append(name)
-        if name != "upload":  # large files go to storage, which must not see the token
+        if name not in TO_STORAGE:
             hub.tokens.add(token)
+        else:
+            assert token in (None, f"Bearer {XET_TOKEN}"), "storage must not see the token"
         fault = hub.fail.get(name)
         if fault == "hang":
             hub.closing.wait()
@@ -138,10 +180,15 @@ class _Handler(BaseHTTPRequestHandler):
             return fault, {"error": f"no, {token}"}  # a server that repeats the token must not bring it into our logs
         return getattr(hub, name)(body, *groups)
 
-    def _answer(self, status: int, content: dict) -> None:
-        body = json.dumps(content).encode()
+    def _answer(self, status: int, content: dict | bytes) -> None:
+        body = content if isinstance(content, bytes) else json.dumps(content).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
+        if isinstance(content, bytes):
+            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+            self.send_header("X-Repo-Commit", OID)
+        if status == 404:
+            self.send_header("X-Error-Code", "EntryNotFound")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":

@@ -88,11 +88,29 @@ def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
 
 
 def listing(tasks: dict[str, Task], data_dir: Path) -> str:
-    """Return the text of `--list_tasks`: tasks with availability, metric and protocol, then groups and members."""
-    lines = [f"tasks (x: data available in {data_dir})"]
-    for task in tasks.values():
-        mark = "x" if task.is_available(data_dir) else " "
-        lines.append(f"  {mark} {task.name:<24} {task.metric:<18} {task.protocol}")
-    lines.append("groups")
-    lines += [f"    {name:<24} {' '.join(members)}" for name, members in all_groups(tasks).items()]
+    """Return the text of `--list_tasks`: the tasks of each group by protocol, those with data marked."""
+    available = {name for name, task in tasks.items() if task.is_available(data_dir)}
+    alone = [name for name, task in tasks.items() if not task.groups]
+    lines = [f"x: data available in {data_dir}"]
+    for group, members in (all_groups(tasks) | {"": alone}).items():
+        found = f"{len(available.intersection(members))} of {len(members)} available"
+        lines += ["", f"group {group}, {found}" if group else f"in no group, {found}"]
+        for protocol, names in _by_protocol(tasks, members).items():
+            lines += [f"  {protocol}", *_in_columns([f"{'x' if name in available else ' '} {name}" for name in names])]
     return "\n".join(lines)
+
+
+def _by_protocol(tasks: dict[str, Task], names: Iterable[str]) -> dict[str, list[str]]:
+    """Names by metric and protocol; a source language is `*` in a protocol."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        protocol = tasks[name].protocol.replace(f"{name.rpartition('_')[2]} -> ", "* -> ")
+        found.setdefault(f"{tasks[name].metric}: {protocol}", []).append(name)
+    return found
+
+
+def _in_columns(cells: list[str], width: int = 100) -> list[str]:
+    """Lines of at most `width` characters, the cells below each other."""
+    longest = max(len(cell) for cell in cells) + 2
+    rows = (cells[start : start + width // longest] for start in range(0, len(cells), width // longest))
+    return ["    " + "".join(cell.ljust(longest) for cell in row).rstrip() for row in rows]

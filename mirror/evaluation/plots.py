@@ -1,4 +1,8 @@
-"""Plots (PNG) of task results. Knows numbers and file names; needs neither a model nor a display."""
+"""Plots of task results. Knows numbers and file names; needs neither a model nor a display.
+
+The argument `path` of each function is a file whose suffix says the format, or a name without one of the suffixes, for
+which PNG, SVG and PDF are written. Each function returns the paths of the written files.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from sklearn.decomposition import PCA
@@ -14,10 +19,14 @@ from mirror.common.atomic_files import atomic_path
 
 
 # Okabe and Ito's palette, which is safe for colour-blind readers.
+FORMATS = (".png", ".svg", ".pdf")
+# The same figure gives the same bytes, and text stays text that journals accept.
+SETTINGS = {"svg.hashsalt": "mirror", "pdf.fonttype": 42}
+NO_DATE = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 
-def cosine_histograms(path: Path, histograms: Mapping[str, dict], title: str = "") -> None:
+def cosine_histograms(path: Path, histograms: Mapping[str, dict], title: str = "") -> list[Path]:
     """Draw histograms of the cosines of positive and negative pairs, one panel per model (Mirror-BERT Figure 7).
 
     Args:
@@ -34,10 +43,10 @@ def cosine_histograms(path: Path, histograms: Mapping[str, dict], title: str = "
         axes.set_title(name, loc="left", fontsize=10)
     panels[0].legend(frameon=False)
     panels[-1].set_xlabel("cosine")
-    save(figure, path, title)
+    return save(figure, path, title)
 
 
-def roc_curves(path: Path, curves: Mapping[str, dict], title: str = "") -> None:
+def roc_curves(path: Path, curves: Mapping[str, dict], title: str = "") -> list[Path]:
     """Draw the ROC curves of several models in one plot (Mirror-BERT Figure 4).
 
     Args:
@@ -52,10 +61,10 @@ def roc_curves(path: Path, curves: Mapping[str, dict], title: str = "") -> None:
         axes.plot(curve["false_positive_rate"], curve["true_positive_rate"], color=colour, label=label)
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.legend(loc="lower right", frameon=False)
-    save(figure, path, title)
+    return save(figure, path, title)
 
 
-def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], title: str = "") -> None:
+def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], title: str = "") -> list[Path]:
     """Draw a heat map of retrieved languages (CMLM Figure 2); `matrix` is (L, L), one row per query language."""
     matrix = np.asarray(matrix)
     size = 0.75 * len(languages)
@@ -69,12 +78,12 @@ def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], ti
     axes.set_yticks(range(len(languages)), languages)
     axes.set(xlabel="language retrieved", ylabel="language of the query")
     figure.colorbar(image, ax=axes, shrink=0.8, label="share of queries")
-    save(figure, path, title)
+    return save(figure, path, title)
 
 
 def translation_scatter(
     path: Path, source: np.ndarray, english: np.ndarray, names: tuple[str, str], title: str = ""
-) -> None:
+) -> list[Path]:
     """Draw sentences and their translations on two principal components, each pair joined by a line (CMLM Figure 3).
 
     Args:
@@ -90,7 +99,7 @@ def translation_scatter(
         axes.scatter(*pairs[:, side].T, s=18, color=COLOURS[side], marker=marker, label=name, zorder=2)
     axes.set(xlabel="first principal component", ylabel="second principal component")
     axes.legend(frameon=False)
-    save(figure, path, title)
+    return save(figure, path, title)
 
 
 def _used_range(edges: np.ndarray, histograms) -> tuple[float, float]:
@@ -100,13 +109,16 @@ def _used_range(edges: np.ndarray, histograms) -> tuple[float, float]:
     return float(edges[filled[0]]), float(edges[filled[-1] + 1])
 
 
-def save(figure: Figure, path: Path, title: str) -> None:
-    """Set the title of a figure and write it atomically."""
+def save(figure: Figure, path: Path, title: str) -> list[Path]:
+    """Set the title of a figure and write it atomically; return the written files."""
     figure.suptitle(title)
     for axes in figure.axes:
         _hide_frame(axes)
-    with atomic_path(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    paths = [path] if path.suffix in FORMATS else [path.with_name(path.name + kind) for kind in FORMATS]
+    for file in paths:
+        with atomic_path(file) as temporary, rc_context(SETTINGS):
+            figure.savefig(temporary, format=file.suffix[1:], dpi=150, metadata=NO_DATE[file.suffix])
+    return paths
 
 
 def _hide_frame(axes: Axes) -> None:

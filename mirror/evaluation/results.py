@@ -1,4 +1,4 @@
-"""Output of a scoring run: results.json, results.csv, results.md and the printed table. Knows nothing of models.
+"""Output of a scoring run: results.json, .csv, .md and .tex, and the printed table. Knows nothing of models.
 
 All scores are fractions. All text files of this module are written atomically.
 """
@@ -13,25 +13,17 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path, PurePath
+from pathlib import Path
 
 import evaluate
 import numpy as np
 
 from mirror.common.atomic_files import atomic_write_text
-from mirror.evaluation.published import Row
+from mirror.evaluation.latex import format_latex
+from mirror.evaluation.table import Table, describe_settings, format_score, short_names
 
 
 CSV_COLUMNS = ("task", "metric", "main_score", "num_examples", "protocol", "seconds", "data_sha256")
-COLUMNS_PER_BLOCK = 8  # of the printed table
-
-Table = list[tuple[str, list[float | None]]]  # label and scores of each line
-
-
-def short_names(models: Sequence[str]) -> list[str]:
-    """Return the last part of each path or Hub id, or the full name where the last part is not unique."""
-    last = [PurePath(model).name or model for model in models]
-    return [name if last.count(name) == 1 else model for name, model in zip(last, models, strict=True)]
 
 
 def result_paths(models: Sequence[str], output_dir: Path) -> list[Path]:
@@ -41,56 +33,12 @@ def result_paths(models: Sequence[str], output_dir: Path) -> list[Path]:
     return [output_dir / file_name(name) / "results.json" for name in short_names(models)]
 
 
-def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tuple[list[str], Table]:
-    """Build the comparison table: for each model its scores, the published scores and the difference.
-
-    Args:
-        records: contents of results.json, one per model, all with the same tasks.
-        published: the published row to show below each model, or None.
-
-    Returns:
-        Names of the columns, and the lines of the table.
-    """
-    lacking = {group: f" ({len(names)} missing)" for group, names in records[0]["group_members_missing"].items()}
-    means = [f"mean {group}{lacking.get(group, '')}" for group in records[0]["groups"]]
-    columns = [*records[0]["tasks"], *means]
-    table: Table = []
-    for name, record, row in zip(
-        short_names([r["model_name_or_path"] for r in records]), records, published, strict=True
-    ):
-        ours = [*(task["main_score"] for task in record["tasks"].values()), *record["groups"].values()]
-        table.append((name, ours))
-        if row:
-            theirs = [row.scores.get(task) for task in record["tasks"]]
-            theirs += [_published_mean(row, members) for members in record["group_members"].values()]
-            table.append((f"  published: {row.system}", theirs))
-            table.append(("  difference", [None if b is None else a - b for a, b in zip(ours, theirs, strict=True)]))
-    return columns, table
-
-
-def format_text(columns: Sequence[str], table: Table) -> str:
-    """Format the table as plain text, in blocks of eight columns."""
-    margin = max(len(label) for label, _ in table)
-    blocks = []
-    for start in range(0, len(columns), COLUMNS_PER_BLOCK):
-        names = columns[start : start + COLUMNS_PER_BLOCK]
-        widths = [max(7, len(name)) for name in names]
-        lines = [[" " * margin, *(name.rjust(width) for name, width in zip(names, widths, strict=True))]]
-        for label, scores in table:
-            cells = zip(scores[start : start + COLUMNS_PER_BLOCK], widths, strict=True)
-            lines.append([label.ljust(margin), *(_format_score(label, score).rjust(width) for score, width in cells)])
-        blocks.append("\n".join("  ".join(line).rstrip() for line in lines))
-    return "\n\n".join(blocks)
-
-
 def format_markdown(columns: Sequence[str], table: Table, records: Sequence[dict]) -> str:
     """Format results.md: one row per task and one column per model, then metrics, protocols and settings."""
-    labels = [label.strip() for label, _ in table]
+    labels = [line.label for line in table]
     lines = ["| task | " + " | ".join(labels) + " |", "| --- |" + " ---: |" * len(labels)]
     for index, name in enumerate(columns):
-        lines.append(
-            f"| {name} | " + " | ".join(_format_score(label, scores[index]) for label, scores in table) + " |"
-        )
+        lines.append(f"| {name} | " + " | ".join(format_score(line.scores[index], line.kind) for line in table) + " |")
     lines += ["", "| task | metric | examples | protocol | compare with |", "| --- | --- | ---: | --- | --- |"]
     for name, task in records[0]["tasks"].items():
         protocol, published = (task[field].replace("|", "\\|") for field in ("protocol", "published"))
@@ -100,9 +48,7 @@ def format_markdown(columns: Sequence[str], table: Table, records: Sequence[dict
         lines.append(f"- mean {group}: {', '.join(members)}")
     if records[0]["missing"]:
         lines.append(f"- no data for: {', '.join(records[0]['missing'])}")
-    for record in records:
-        used = ", ".join(f"{key} {record[key]}" for key in ("pooling", "max_seq_length", "dtype"))
-        lines.append(f"- {record['model_name_or_path']}: {used}")
+    lines += [f"- {record['model_name_or_path']}: {describe_settings(record)}" for record in records]
     return "# Scores\n\n" + "\n".join(lines) + "\n"
 
 
@@ -118,8 +64,8 @@ def format_csv(records: Sequence[dict]) -> str:
     return text.getvalue()
 
 
-def write_results(records: Sequence[dict], columns: Sequence[str], table: Table, output_dir: Path) -> None:
-    """Write all text files of a run; with several models, each results.json is in its own folder.
+def write_results(records: Sequence[dict], columns: Sequence[str], table: Table, output_dir: Path) -> list[Path]:
+    """Write all text files of a run, and return their paths; with several models, each results.json is in its own folder.
 
     `evaluate.save` writes run.json: command, time, commit and interpreter. They are not part of results.json, so two
     runs write the same results.json except for the seconds.
@@ -127,11 +73,25 @@ def write_results(records: Sequence[dict], columns: Sequence[str], table: Table,
     paths = result_paths([record["model_name_or_path"] for record in records], output_dir)
     for path, record in zip(paths, records, strict=True):
         atomic_write_text(path, json.dumps(record, indent=2, default=to_python_scalar, ensure_ascii=False) + "\n")
-    atomic_write_text(output_dir / "results.csv", format_csv(records))
-    atomic_write_text(output_dir / "results.md", format_markdown(columns, table, records))
+    texts = {
+        "results.csv": format_csv(records),
+        "results.md": format_markdown(columns, table, records),
+        "results.tex": format_latex(columns, table, records),
+    }
+    for name, text in texts.items():
+        atomic_write_text(output_dir / name, text)
     # `evaluate.save` runs git, which may not be installed, and which complains outside of a repository.
     with contextlib.suppress(FileNotFoundError), _no_stderr():
         evaluate.save(output_dir / "run.json", command=sys.argv)
+    return [path for path in (*paths, *(output_dir / name for name in (*texts, "run.json"))) if path.exists()]
+
+
+def list_files(paths: Sequence[Path], folder: Path) -> str:
+    """The files of a run below `folder`, one per line; those that differ only in their suffix share a line."""
+    kinds: dict[Path, list[str]] = {}
+    for path in paths:
+        kinds.setdefault(path.relative_to(folder).with_suffix(""), []).append(path.suffix)
+    return "\n".join(f"  {stem}{' '.join(suffixes)}" for stem, suffixes in kinds.items())
 
 
 @contextlib.contextmanager
@@ -151,17 +111,6 @@ def _no_stderr() -> Iterator[None]:
 def file_name(text: str) -> str:
     """Replace the characters of `text` that are not portable in file names."""
     return re.sub(r"[^\w.-]+", "_", text).strip("_.") or "model"
-
-
-def _format_score(label: str, score: float | None) -> str:
-    if score is None:
-        return ""
-    return f"{score:+.4f}" if label.strip() == "difference" else f"{score:.4f}"
-
-
-def _published_mean(row: Row, members: Sequence[str]) -> float | None:
-    scores = [row.scores[name] for name in members if name in row.scores]
-    return sum(scores) / len(scores) if len(scores) == len(members) else None
 
 
 def to_python_scalar(value: np.generic) -> float | int:

@@ -146,7 +146,13 @@ def _write_sentence_transformers(
     versions = {name: version(package) for name, package in packages.items()}
     _write_json(
         folder / "config_sentence_transformers.json",
-        {"__version__": versions, "prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}
+        {
+            "model_type": "SentenceTransformer",
+            "__version__": versions,
+            "prompts": {},
+            "default_prompt_name": None,
+            "similarity_fn_name": "cosine",
+        }
         | (prompts or {}),
     )
 

@@ -60,7 +60,7 @@ def length_facts(settings: dict, metrics: dict) -> dict[str, str]:
     """Epochs of a corpus, steps of a stream."""
     if settings.get("streaming"):
         return {"steps": f"{settings['max_steps']:,}"}
-    return {"epochs": f"{metrics.get('epoch', settings['num_train_epochs']):g}"}
+    return {"epochs": f"{round(metrics.get('epoch', settings['num_train_epochs']), 2):g}"}
 
 
 def describe_loss(settings: dict) -> str:

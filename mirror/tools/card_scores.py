@@ -11,6 +11,7 @@ from huggingface_hub import EvalResult
 
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
+from mirror.evaluation.dataset_names import dataset_of
 
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 SCORES_FILE = "scores.json"
 FIGURE = "cosines.png"
 HISTOGRAM_TASKS = ("qqp_cosine", "docs_search")  # their results contain a histogram; the first one scored is drawn
-EVAL_SETTINGS = ("pooling", "max_seq_length", "dtype", "truncate_dim", "remove_components")
+EVAL_SETTINGS = ("pooling", "max_seq_length", "dtype", "prompt", "truncate_dim", "remove_components")
 
 
 def scores_of_run(state: TrainerState, loads_best: bool, data_dir: str | None) -> dict:
@@ -45,8 +46,9 @@ def scores_of_run(state: TrainerState, loads_best: bool, data_dir: str | None) -
         found = {key.removeprefix("eval_"): value for key, value in by_step.get(step, {}).items()}
         return {name: {"score": value, "metric": tasks[name].metric} for name, value in found.items() if name in tasks}
 
-    scores = {"after": read(saved), "how": "the settings of the run"}
-    return ({"before": read(0)} | scores if 0 in by_step else scores) if scores["after"] else {}
+    steps = {"before": 0, "after": saved} if 0 in by_step else {"after": saved}
+    scores: dict = {label: read(step) for label, step in steps.items()}
+    return scores | {"how": dict.fromkeys(steps, "the settings of the run")} if scores["after"] else {}
 
 
 def scores_of_results(paths: Sequence[str], folder: Path) -> dict:
@@ -78,7 +80,7 @@ def scores_of_results(paths: Sequence[str], folder: Path) -> dict:
         }
         for label, record in zip(labels, records, strict=True)
     }
-    scores["how"] = ", ".join(f"{key} {records[-1][key]}" for key in EVAL_SETTINGS if key in records[-1])
+    scores["how"] = {label: _how_scored(record) for label, record in zip(labels, records, strict=True)}
     for name in shared:
         if name in HISTOGRAM_TASKS:
             histograms = {
@@ -119,7 +121,15 @@ def score_table(scores: dict) -> dict:
         }
         for name, result in scores["after"].items()
     ]
-    return {"rows": rows, "before": bool(before), "how": scores["how"], "picture": scores.get("picture")}
+    how = scores["how"]
+    return {
+        "rows": rows,
+        "before": bool(before),
+        "how": how["after"] if how.get("before", how["after"]) == how["after"] else None,
+        "how_before": how.get("before"),
+        "how_after": how["after"],
+        "picture": scores.get("picture"),
+    }
 
 
 def eval_results(scores: dict) -> list[EvalResult]:
@@ -127,13 +137,18 @@ def eval_results(scores: dict) -> list[EvalResult]:
     return [
         EvalResult(
             task_type="sentence-similarity",
-            dataset_type=name,
-            dataset_name=name,
             metric_type=result["metric"],
             metric_value=round(result["score"], 6),
+            **dataset_of(task),
         )
-        for name, result in scores.get("after", {}).items()
+        for task, result in scores.get("after", {}).items()
     ]
+
+
+def _how_scored(record: dict) -> str:
+    """The settings of a scoring run that its scores depend on."""
+    used = {key: json.dumps(record[key]) if key == "prompt" else record[key] for key in EVAL_SETTINGS if key in record}
+    return ", ".join(f"{key} {value}" for key, value in used.items())
 
 
 def _read_results(path: str) -> dict:

@@ -118,7 +118,7 @@ def load_models(args: argparse.Namespace) -> tuple[ComparedModel, ComparedModel]
         InputError: a model or the texts cannot be read, or the base model of the run is unknown.
     """
     from mirror.data.corpus import CorpusSource, load_training_corpus
-    from mirror.evaluation.results import short_names
+    from mirror.evaluation.table import short_names
     from mirror.modeling.encoder import Encoder
     from mirror.tools.demo_models import ComparedModel
 

@@ -19,7 +19,7 @@ from mirror.tools.next_steps import after_training
 from mirror.training.disk_space import raise_save_error
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.manifest import MANIFEST, is_complete, write_manifest
-from mirror.training.run_record import RunRecord, note_local_base, run_facts
+from mirror.training.run_record import RunRecord, keep_folders_private, note_local_base, run_facts
 
 
 logger = logging.getLogger(__name__)
@@ -98,6 +98,7 @@ def save_aside(trainer: EncoderTrainer, aside: Path) -> None:
         trainer.save_model(str(aside), _internal_call=True)  # does not push: the model card is not written yet
         if trainer.args.should_save:
             trainer.state.save_to_json(str(aside / TRAINER_STATE_NAME))
+            keep_folders_private(aside / TRAINER_STATE_NAME)
     except Exception as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise_save_error(error, trainer.args.output_dir, trainer.args.output_dir)

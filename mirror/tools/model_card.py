@@ -1,10 +1,11 @@
 """The model card (README.md) of a checkpoint: description, metadata for the Hub, scores and settings of the run.
 
     python -m mirror.tools.model_card out/mirror --results before/results.json after/results.json
-    python -m mirror.tools.model_card out/mirror --hub_model_id me/my-encoder
+    python -m mirror.tools.model_card out/mirror --hub_model_id me/my-encoder --language en
 
 rewrites the model card of a finished run, with scores of run_eval.py (of the checkpoint, or of the base model and of
-the checkpoint) or with another model name. The card is built only from files in the folder, and contains no training
+the checkpoint), with another model name, or with the languages of the texts, where the base model's card does not name
+them. The card is built only from files in the folder, and contains no training
 text, token or path.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from huggingface_hub import ModelCard, ModelCardData
@@ -21,7 +23,7 @@ from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
 from mirror.tools.card_facts import cmlm_facts, corpus_facts, mirror_facts
 from mirror.tools.card_scores import eval_results, read_scores, score_table, scores_of_results, write_scores
-from mirror.training.run_record import RunRecord
+from mirror.training.run_record import LANGUAGE, RunRecord
 
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -66,22 +68,26 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
     """The text of the card that `write_card` writes."""
     folder = Path(folder)
     from mirror.modeling.checkpoint import stored_pooling  # imported late to keep --help fast
+    from mirror.modeling.encoder import checkpoint_settings, choose_prompt
 
     record, scores = RunRecord.load(folder), read_scores(folder)
     settings, is_cmlm = record.settings, record.method == "cmlm"
-    name = re.sub(r"[^\w./ -]", "_", name or settings.get("hub_model_id") or folder.resolve().name)
+    name = _plain(name or settings.get("hub_model_id") or folder.resolve().name)
     base, pooling = record.run["base_model"], stored_pooling(folder)
     width, dense = _output_layers(folder)
+    prompt = choose_prompt(str(folder), checkpoint_settings(str(folder)), None, None)
     text = _environment().get_template("cmlm.md.jinja" if is_cmlm else "mirror.md.jinja").render(
-        metadata=_metadata(name, base, record.run["dataset"], scores, "cmlm" if is_cmlm else "mirror-bert"),
+        metadata=_metadata(name, record, scores),
         name=name,
-        base=base["hub_id"] or base["name"],
-        license=base["license"].get("license_name") or base["license"].get("license"),
+        base=_plain(base["hub_id"] or base["name"]),
+        license=_plain(base["license"].get("license_name") or base["license"].get("license") or ""),
         unit=UNITS[settings.get("level", "sentence")],
         width=width,
         max_seq_length=_read_json(folder, "sentence_bert_config.json")["max_seq_length"],
         pooling_description=POOLING_DESCRIPTIONS[pooling],
         snippet=None if dense and pooling != "pooler" else SNIPPETS[pooling],
+        texts=f"[{prompt + 'a text'!r}, {prompt + 'another text'!r}]" if prompt else '["a text", "another text"]',
+        normalized=_modules(folder, "Normalize"),
         padding='padding="max_length"' if pooling == "mean_padded" else "padding=True",
         note=NOTES.get(pooling),
         facts=cmlm_facts(record) if is_cmlm else mirror_facts(record),
@@ -93,19 +99,35 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
     return str(ModelCard(text))  # parses the metadata: the Hub would refuse invalid ones
 
 
-def _metadata(name: str, base: dict, dataset: str | None, scores: dict, method: str) -> str:
+def _metadata(name: str, record: RunRecord, scores: dict) -> str:
     """The YAML front matter of the card."""
-    results = eval_results(scores)
+    base, dataset, results = record.run["base_model"], record.run["dataset"], eval_results(scores)
     return ModelCardData(
+        language=record.run.get("language") or None,
         library_name="sentence-transformers",
         pipeline_tag="sentence-similarity",
         base_model=base["hub_id"],
         datasets=[dataset] if dataset else None,
-        tags=[method, "sentence-transformers", "feature-extraction"],
+        tags=_tags(record),
         model_name=name if results else None,
         eval_results=results or None,
         **base["license"],
     ).to_yaml()
+
+
+def _tags(record: RunRecord) -> list[str]:
+    """Those that sentence-transformers 5 writes, and the method."""
+    tags = ["sentence-transformers", "sentence-similarity", "feature-extraction", "dense", "generated_from_trainer"]
+    if "rows" in record.corpus:
+        tags.append(f"dataset_size:{record.corpus['rows']}")
+    if "loss" in record.settings:
+        tags.append(f"loss:{record.settings['loss']}")
+    return [*tags, "cmlm" if record.method == "cmlm" else "mirror-bert"]
+
+
+def _plain(text: str) -> str:
+    """A name that others chose, without the characters that mean something in Markdown or HTML."""
+    return re.sub(r"[^\w./ +-]", "_", text)
 
 
 def _environment() -> Environment:
@@ -117,11 +139,14 @@ def _environment() -> Environment:
 
 def _output_layers(folder: Path) -> tuple[int, bool]:
     """The embedding dimension, and whether dense layers follow the pooling (a pooler counts as one)."""
-    modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    dense = [module["path"] for module in modules if module["type"].endswith("Dense")]
-    if dense:
+    if dense := _modules(folder, "Dense"):
         return _read_json(folder, f"{dense[-1]}/config.json")["out_features"], True
     return _read_json(folder, "1_Pooling/config.json")["word_embedding_dimension"], False
+
+
+def _modules(folder: Path, kind: str) -> list[str]:
+    """The folders of the modules of sentence-transformers whose type is `kind`."""
+    return [module["path"] for module in _read_json(folder, "modules.json") if module["type"].endswith(f".{kind}")]
 
 
 def _onnx_readers(folder: Path) -> dict[str, float]:
@@ -145,7 +170,7 @@ def _onnx_report(folder: Path) -> dict[str, dict]:
     return _read_json(folder, "onnx/export.json") if (folder / "onnx" / "export.json").exists() else {}
 
 
-def _read_json(folder: Path, filename: str) -> dict:
+def _read_json(folder: Path, filename: str) -> dict | list:
     try:
         return json.loads((folder / filename).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -162,12 +187,17 @@ def main() -> None:
         help="results.json of run_eval.py for the checkpoint, or for the base model and the checkpoint",
     )
     parser.add_argument("--hub_model_id", metavar="ID", help="name of the model on the card")
+    parser.add_argument("--language", nargs="+", metavar="CODE", help="languages of the texts, such as en de")
     args = parser.parse_args()
-    RunRecord.load(args.folder)
+    record = RunRecord.load(args.folder)
+    if unknown := [code for code in args.language or [] if not LANGUAGE.fullmatch(code)]:
+        parser.error(f"--language {unknown[0]}: not a language code; use codes such as en, de or multilingual")
     if args.results:
         if len(args.results) > 2:
             parser.error("--results takes one file, or two: before and after training")
         write_scores(args.folder, scores_of_results(args.results, Path(args.folder)))
+    if args.language:
+        replace(record, run=record.run | {"language": args.language}).save(args.folder)
     write_card(args.folder, args.hub_model_id)
 
 

@@ -4,7 +4,7 @@
     python -m mirror.tools.push out/mirror --hub_model_id me/my-encoder --hub_private_repo
 
 The token is read from HF_TOKEN or from `hf auth login`. Without --hub_model_id, the repository is the one of the run,
-or has the name of the folder. The URL of the commit is printed on stdout.
+or has the name of the folder. The address of the repository is printed on stdout.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
+from mirror.common.logging import configure_logging
 
 
 REQUIRED_FILES = ("config.json", "modules.json", "README.md")
@@ -28,6 +29,7 @@ def main() -> None:
         "--hub_private_repo", action="store_true", help="create a private repository (default: as set for the run)"
     )
     args = parser.parse_args()
+    configure_logging()
 
     folder = Path(args.folder)
     if absent := [name for name in REQUIRED_FILES if not (folder / name).exists()]:
@@ -43,9 +45,10 @@ def main() -> None:
     check_repo_id(repo_id)
     name_card(folder, repo_id)
     try:
-        sys.stdout.write(push_folder(folder, repo_id, private, revision=settings.get("hub_revision")) + "\n")
+        commit = push_folder(folder, repo_id, private, revision=settings.get("hub_revision"))
     except PushError as error:
         raise InputError(f"pushing {folder} to {repo_id} failed: {error}; the folder is unchanged") from error
+    sys.stdout.write(f"{commit.repo_url}\n")
 
 
 def name_card(folder: Path, repo_id: str) -> None:

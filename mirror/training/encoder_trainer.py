@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import torch
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset, IterableDataset
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import TrainOutput
 
 from mirror.common.errors import InputError
@@ -19,6 +20,9 @@ from mirror.training.run_identity import check_identity, digest_of_model, run_id
 from mirror.training.run_record import FILE
 
 
+logger = logging.getLogger(__name__)
+
+
 class SetEpochCallback(TrainerCallback):
     """Draws new masks at the start of each epoch, and the right ones after a resume; streams do so by themselves."""
 
@@ -27,6 +31,18 @@ class SetEpochCallback(TrainerCallback):
             return
         with args.main_process_first(desc="views of the epoch"):  # the others read them from the cache
             train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
+
+
+def describe_best(state: TrainerState, metric: str) -> str:
+    """Which step was kept, and how the last evaluated one compares."""
+    key = f"eval_{metric.removeprefix('eval_')}"
+    scores = {entry["step"]: entry[key] for entry in state.log_history if key in entry}
+    last = max(scores)
+    compared = "the last one" if last == state.best_global_step else f"step {last} has {scores[last]:.4f}"
+    return (
+        f"kept step {state.best_global_step}, the best of {len(scores)} evaluated: "
+        f"{key.removeprefix('eval_')} {state.best_metric:.4f} ({compared})"
+    )
 
 
 class EncoderTrainer(HubPushMixin, ResumableTrainer):
@@ -68,7 +84,10 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
             check_identity(broadcast_object_list([self.identity()])[0], resume_from_checkpoint)
         if not resume_from_checkpoint and self.args.should_save:
             (Path(self.args.output_dir) / FILE).unlink(missing_ok=True)  # of the run that is overwritten
-        return super().train(resume_from_checkpoint, **kwargs)
+        output = super().train(resume_from_checkpoint, **kwargs)
+        if self.args.load_best_model_at_end and self.state.best_global_step:
+            logger.info(describe_best(self.state, self.args.metric_for_best_model))
+        return output
 
     def identity(self) -> dict:
         """What the run is (`mirror.training.run_identity`); empty on all processes but the first."""

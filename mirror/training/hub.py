@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
+import shutil
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from huggingface_hub import HfApi, get_token, set_client_factory
+from huggingface_hub import CommitInfo, HfApi, get_token, set_client_factory
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils._http import default_client_factory
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
 from mirror.common.errors import InputError
-from mirror.training.manifest import MANIFEST
+from mirror.common.logging import log_each_retry_once, without_signatures
+from mirror.training.manifest import MANIFEST, write_manifest
 from mirror.training.resumable import TOTALS
 from mirror.training.run_identity import FILE as IDENTITY
+from mirror.training.run_record import keep_folders_private
 
 
 logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 60.0  # without a byte; the library's default client waits indefinitely
-# Not for readers: other checkpoints, logs (with folder names of this machine), pickles, temporary files.
-NOT_PUSHED = ("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp")
+# Not for readers: other checkpoints, logs and results of run_eval.py (with folder names of this machine), pickles,
+# temporary files.
+NOT_PUSHED = (
+    *("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp"),
+    *("run.json", "results.*", "embeddings/*"),
+)
 ONLY_TO_RESUME = (
     "optimizer.*",
     "scheduler.pt",
     "scaler.pt",
     "rng_state*",
-    "trainer_state.json",
+    TRAINER_STATE_NAME,
     "temperature.json",
     IDENTITY,
     TOTALS,
@@ -79,7 +89,7 @@ def push_folder(
     message: str = "Encoder",
     path_in_repo: str | None = None,
     left_out: Sequence[str] = (*NOT_PUSHED, MANIFEST),
-) -> str:
+) -> CommitInfo:
     """Upload the files of a folder in one commit.
 
     Args:
@@ -88,21 +98,17 @@ def push_folder(
         token: default: HF_TOKEN, or the one stored by `hf auth login`.
         left_out: patterns of files that are not uploaded.
 
-    Returns:
-        The URL of the commit.
-
     Raises:
         PushError: for any failure.
     """
     full_id = create_repo(repo_id, private, token)
     try:
-        commit = HfApi().upload_folder(
+        return HfApi().upload_folder(
             repo_id=full_id, folder_path=folder, path_in_repo=path_in_repo, commit_message=message, token=token,
             revision=revision, ignore_patterns=list(left_out),
         )  # fmt: skip
     except Exception as error:
         raise PushError(reason(error, token)) from None
-    return commit.commit_url
 
 
 def reason(error: Exception, token: str | None = None) -> str:
@@ -117,7 +123,7 @@ def reason(error: Exception, token: str | None = None) -> str:
         said = f"{type(error).__name__}: {error}"
     for secret in filter(None, (token, get_token())):
         said = said.replace(secret, "***")
-    said = re.sub(r"\bhf_\w+", "hf_***", re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", said))
+    said = re.sub(r"\bhf_\w+", "hf_***", without_signatures(said))
     return " ".join(said.split())[:300]
 
 
@@ -129,11 +135,20 @@ def how_to_push_later(folder: str, repo_id: str, why: str) -> str:
     )
 
 
+def copy_to_share(checkpoint: str) -> TemporaryDirectory:
+    """Links to the files of a checkpoint, its state without folders of this machine, and a manifest to resume from."""
+    copy = TemporaryDirectory()
+    shutil.copytree(Path(checkpoint).absolute(), copy.name, copy_function=os.symlink, dirs_exist_ok=True)
+    keep_folders_private(Path(copy.name) / TRAINER_STATE_NAME)
+    write_manifest(Path(copy.name))
+    return copy
+
+
 @cache
 def _bound_the_client() -> None:
     """Once, because setting the factory closes the connections of other threads."""
     set_client_factory(_client_with_timeout)
-    logging.getLogger("huggingface_hub.utils._http").setLevel(logging.ERROR)  # its warnings show signed URLs
+    log_each_retry_once()
 
 
 def _client_with_timeout():
@@ -168,8 +183,8 @@ class HubPushMixin:
     def push_to_hub(
         self, commit_message: str | None = "Encoder", blocking: bool = True, token: str | None = None,
         revision: str | None = None, private: bool | None = None, **kwargs,
-    ) -> str | None:  # fmt: skip
-        """Upload the output folder; the URL of the commit on the first process.
+    ) -> CommitInfo | None:  # fmt: skip
+        """Upload the output folder and log the address of the repository; the commit, on the first process.
 
         Raises:
             PushError: it failed; the message says where the encoder is and how to push it later.
@@ -182,11 +197,13 @@ class HubPushMixin:
         self._finish_current_push()
         token, revision = token or self.args.hub_token, revision or self.args.hub_revision
         try:
-            return push_folder(
+            commit = push_folder(
                 self.args.output_dir, self.hub_model_id, self._private(private), token, revision, commit_message
             )
         except PushError as error:
             raise PushError(how_to_push_later(self.args.output_dir, self.hub_model_id, str(error))) from error
+        logger.info("pushed to %s", commit.repo_url)
+        return commit
 
     def create_model_card(self, *args, **kwargs) -> None:
         """Nothing: the card is written by `mirror.tools.model_card`, and Trainer's must not replace it."""
@@ -205,19 +222,23 @@ class HubPushMixin:
             places.append(("last-checkpoint", NOT_PUSHED))
         if strategy == HubStrategy.ALL_CHECKPOINTS:
             places.append((Path(checkpoint_folder).name, NOT_PUSHED))
+        message = f"Training in progress, step {self.state.global_step}"
         job = self._background.run_as_future(
-            self._try_to_push, checkpoint_folder, f"Training in progress, step {self.state.global_step}", places
+            self._try_to_push, checkpoint_folder, copy_to_share(checkpoint_folder), message, places
         )
         if busy:
             self.push_in_progress.jobs.append(job)
         else:
             self.push_in_progress = PushInProgress([job])
 
-    def _try_to_push(self, folder: str, message: str, places: list[tuple[str | None, Sequence[str]]]) -> None:
+    def _try_to_push(
+        self, folder: str, copy: TemporaryDirectory, message: str, places: list[tuple[str | None, Sequence[str]]]
+    ) -> None:
         settings = (self.hub_model_id, self._private(), self.args.hub_token, self.args.hub_revision, message)
         try:
-            for path_in_repo, left_out in places:
-                push_folder(folder, *settings, path_in_repo, left_out)
+            with copy:
+                for path_in_repo, left_out in places:
+                    push_folder(copy.name, *settings, path_in_repo, left_out)
         except PushError as error:
             logger.warning("%s was not pushed: %s; training continues", Path(folder).name, error)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import platform
+import re
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +31,8 @@ ALWAYS_KEPT = (
     "seed",
     "weight_decay",
 )
+LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
+HUB_IDS = ("hub_model_id", "dataset_name")  # which may look like a folder that exists
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
 
@@ -108,25 +112,43 @@ def collect_settings(args: TrainingArguments, **others) -> dict:
         if key in ALWAYS_KEPT or (value is not None and (is_own or value != defaults[key])):
             merged[key] = value
     return {
-        key: _without_folders(value) for key, value in sorted(merged.items()) if key not in NOT_KEPT and value != []
+        key: value if key in HUB_IDS else _without_folders(value)
+        for key, value in sorted(merged.items())
+        if key not in NOT_KEPT and value != []
     }
 
 
+def keep_folders_private(state_file: Path) -> None:
+    """Keep only the name of the best checkpoint in a `trainer_state.json`, not its folder on this machine."""
+    state = json.loads(state_file.read_text(encoding="utf-8"))
+    if best := state["best_model_checkpoint"]:
+        state["best_model_checkpoint"] = Path(best).name
+        atomic_write_text(state_file, json.dumps(state, indent=2, sort_keys=True) + "\n")
+
+
 def _without_folders(value):
-    """The names of files and folders instead of their paths."""
+    """The names of files and folders, and the last parts of patterns, instead of their paths."""
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_without_folders(item) for item in value]
-    return Path(value).name if isinstance(value, str) and Path(value).exists() else value
+    return Path(value).name if isinstance(value, str) and _is_path(value) else value
+
+
+def _is_path(text: str) -> bool:
+    return Path(text).is_absolute() or Path(text).exists() or any(glob.iglob(text, recursive=True))
 
 
 def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, step: str | None = None) -> dict:
     """What a model card needs beside the settings: origins by their Hub ids, never by paths, and sizes of a step."""
+    card = card_of(base_model)
     return {
         "base_model": {
             "name": Path(base_model).name,
             "hub_id": _hub_id(base_model),
-            "license": license_of(base_model),
+            "license": license_in(card),
         },
+        "language": languages_in(card),
         "dataset": _hub_id(dataset) if dataset else None,
         "processes": args.world_size,
         "effective_batch": args.train_batch_size * args.gradient_accumulation_steps * args.world_size,
@@ -147,17 +169,25 @@ def local_base(folder: str | Path) -> str | None:
     return path if path and Path(path).is_dir() else None
 
 
-def license_of(base_model: str) -> dict[str, str]:
-    """What the card of a base model says about its licence; empty where there is no card, or it cannot be read."""
+def card_of(base_model: str) -> dict:
+    """The metadata on the card of a base model; empty where there is no card, or it cannot be read."""
     from huggingface_hub import ModelCard
 
     path = model_file(base_model, "README.md")
-    if path is None:
-        return {}
-    data = ModelCard.load(path, ignore_metadata_errors=True).data
-    return {
-        key: data.get(key) for key in ("license", "license_name", "license_link") if isinstance(data.get(key), str)
-    }
+    return ModelCard.load(path, ignore_metadata_errors=True).data.to_dict() if path else {}
+
+
+def license_in(card: dict) -> dict[str, str]:
+    """What the metadata of a card say about the licence."""
+    keys = ("license", "license_name", "license_link")
+    return {key: card[key] for key in keys if isinstance(card.get(key), str)}
+
+
+def languages_in(card: dict) -> list[str]:
+    """The language codes in the metadata of a card."""
+    stated = card.get("language") or []
+    stated = [stated] if isinstance(stated, str) else stated
+    return [code for code in stated if isinstance(code, str) and LANGUAGE.fullmatch(code)]
 
 
 def _hub_id(name_or_path: str) -> str | None:

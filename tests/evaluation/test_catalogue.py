@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mirror.common.errors import InputError
+from mirror.evaluation import docs_search
 from mirror.evaluation.catalogue import all_groups, all_tasks, listing, resolve
+from mirror.evaluation.dataset_names import FIELDS, dataset_of
 from mirror.evaluation.sts import WORDS
 from tests.evaluation.folder import pairs, write_tsv
 
@@ -53,10 +57,21 @@ def test_an_unknown_name_suggests_the_most_similar(tasks, wrong, right):
         resolve([wrong], tasks)
 
 
-def test_the_listing_marks_available_tasks(tmp_path):
+def test_the_listing_marks_available_tasks(tmp_path, monkeypatch):
+    monkeypatch.setattr(docs_search, "check_pairs", lambda part: None)  # or it reads every package of this machine
     write_tsv(tmp_path / "wordsim/rg65.tsv", (*WORDS, "score"), pairs(65, top=4))
-    lines = {line[4:].split(" ")[0]: line for line in listing(all_tasks(tmp_path), tmp_path).splitlines()}
-    assert lines["rg65"].startswith("  x")
-    assert lines["docs_search"].startswith("  x")
-    assert lines["men"].startswith("    men")
-    assert "sts16 stsb sickr" in lines["sts"]
+    text = listing(all_tasks(tmp_path), tmp_path)
+    assert "group word, 1 of 8 available" in text and "in no group, 2 of" in text
+    marked = {name: mark for mark, name in re.findall(rf"([x ]) ({'|'.join(all_tasks(tmp_path))})\b", text)}
+    assert [name for name, mark in marked.items() if mark == "x"] == ["rg65", "docs_search", "docs_search_dev"]
+    assert marked.keys() == all_tasks(tmp_path).keys()
+    assert "accuracy: * -> eng, nearest by cosine" in text and text.count("one Spearman rho") == 6
+    assert max(len(line) for line in text.splitlines() if line.startswith("    ")) <= 104
+
+
+def test_every_task_has_the_name_of_its_data_set(tmp_path):
+    sets = {task: dataset_of(task) for task in all_tasks(tmp_path)}
+    assert not [task for task, fields in sets.items() if fields["dataset_name"] == task]
+    # The Hub joins results of one type, configuration and split under one name.
+    places = {tuple(fields.get(key) for key in FIELDS[1:]) for fields in sets.values()}
+    assert len(places) == len({fields["dataset_name"] for fields in sets.values()}) == len(sets)

@@ -60,9 +60,9 @@ def test_too_few_pairs_are_refused_before_anything_is_encoded(monkeypatch, tmp_p
     with pytest.raises(InputError, match=r"found 2,999 documented names on this machine and needs 3,000"):
         make_plan(["docs_search"], tmp_path)
     assert make_plan(["docs_search"], tmp_path, skip_missing=True).missing == ["docs_search"]
-    assert "    docs_search " in listing(all_tasks(tmp_path), tmp_path)
+    assert "      docs_search\n" in listing(all_tasks(tmp_path), tmp_path)
     monkeypatch.setattr(docs_search, "pairs_of", lambda part: synthetic_pairs(3000))
-    assert "  x docs_search " in listing(all_tasks(tmp_path), tmp_path)
+    assert "    x docs_search\n" in listing(all_tasks(tmp_path), tmp_path)
 
 
 def test_each_task_searches_its_own_part(monkeypatch):

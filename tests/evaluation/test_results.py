@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 
 from mirror.common.errors import InputError
-from mirror.evaluation import results
-from mirror.evaluation.pictures import draw_all
+from mirror.evaluation import results, table
+from mirror.evaluation.latex import escape, format_latex
+from mirror.evaluation.pictures import draw_all, metrics_of
 from mirror.evaluation.published import ROWS, Row, find_rows, nearest_row
+from mirror.evaluation.table import Line
 
 
 def entry(score: float, **fields) -> dict:
@@ -36,39 +38,67 @@ ROW = Row("a system", "a table", {"stsb": 0.75})
 RECORDS = [record("a/one", stsb=0.8, sickr=0.6), record("b/two", stsb=0.7, sickr=0.5)]
 
 
-def test_published_scores_and_differences_are_below_each_model():
-    columns, table = results.comparison(RECORDS, [ROW, None])
+def test_published_scores_differences_and_changes_are_below_each_model():
+    columns, lines = table.comparison(RECORDS, [ROW, None])
     assert columns == ["stsb", "sickr", "mean sts (1 missing)"]
-    assert table[0] == ("one", [0.8, 0.6, pytest.approx(0.7)])
-    assert table[1] == ("  published: a system", [0.75, None, None])
-    assert table[2] == ("  difference", [pytest.approx(0.05), None, None])
-    assert [label for label, _ in table[3:]] == ["two"]
+    assert lines[0] == ("one", [0.8, 0.6, pytest.approx(0.7)], "scores")
+    assert lines[1] == ("published: a system", [0.75, None, None], "published")
+    assert lines[2] == ("difference", [pytest.approx(0.05), None, None], "difference")
+    assert lines[3].label == "two"
+    assert lines[4] == ("change from one", [pytest.approx(-0.1)] * 3, "change")
+    assert lines[5] == ("change in percent", pytest.approx([-12.5, -100 / 6, -100 / 7]), "percent")
+    assert len(lines) == 6
+
+
+def test_a_score_of_zero_or_less_has_no_percentage():
+    _, lines = table.comparison([record("a", men=-0.1, rw=0.0), record("b", men=0.2, rw=0.5)], [None, None])
+    assert lines[-1].scores[:2] == [None, None]
 
 
 def test_a_published_mean_needs_every_member():
     row = Row("a system", "a table", {"stsb": 0.75, "sickr": 0.65})
-    _, table = results.comparison(RECORDS[:1], [row])
-    assert table[1][1] == [0.75, 0.65, pytest.approx(0.7)]
+    _, lines = table.comparison(RECORDS[:1], [row])
+    assert lines[1].scores == [0.75, 0.65, pytest.approx(0.7)]
 
 
 def test_the_printed_table_is_split_into_blocks():
     columns = [f"task{n}" for n in range(11)]
-    text = results.format_text(
-        columns, [("model", [n / 10 for n in range(11)]), ("  difference", [None] * 10 + [-0.5])]
-    )
-    first, second = text.split("\n\n")
+    lines = [
+        Line("model", [n / 10 for n in range(11)]),
+        Line("change", [None] * 10 + [-0.5], "change"),
+        Line("in percent", [None] * 10 + [-33.33], "percent"),
+    ]
+    first, second = table.format_text(columns, lines).split("\n\n")
     assert first.splitlines()[0].split() == columns[:8]
     assert second.splitlines()[1].split() == ["model", "0.8000", "0.9000", "1.0000"]
-    assert second.splitlines()[2].split() == ["difference", "-0.5000"]
+    assert second.splitlines()[2].split() == ["change", "-0.5000"]
+    assert second.splitlines()[3].split() == ["in", "percent", "-33.3%"]
+
+
+def test_the_latex_table_is_for_booktabs_and_the_best_model_is_bold():
+    columns, lines = table.comparison([*RECORDS, record("c_d", stsb=0.9, sickr=0.600001)], [ROW, None, None])
+    text = format_latex(columns, lines, RECORDS)
+    assert "% one: pooling mean, max_seq_length 64, dtype float32\n" in text
+    rows = [line for line in text.splitlines() if not line.startswith("%")]
+    assert rows[0] == r"\begin{tabular}{lrrrrrr}" and rows[-1] == r"\end{tabular}"
+    assert [row for row in rows if row.endswith("rule")] == [r"\toprule", r"\midrule", r"\midrule", r"\bottomrule"]
+    assert rows[2].startswith("task & one & published: a system & two & change from one & c\\_d &")
+    assert rows[4] == r"stsb & 0.8000 & 0.7500 & 0.7000 & $-$0.1000 & \textbf{0.9000} & +0.1000 \\"
+    assert rows[5].count(r"\textbf{0.6000}") == 2  # a tie
+    assert rows[7].startswith("mean sts (1 missing) &")
+    assert all(row.count(" & ") == 6 for row in rows if row.endswith(r"\\"))
+    assert escape(r"a_b 50% {x} \^~#&$") == (
+        r"a\_b 50\% \{x\} \textbackslash{}\textasciicircum{}\textasciitilde{}\#\&\$"
+    )
 
 
 def test_models_with_the_same_folder_name_keep_their_full_path():
-    assert results.short_names(["a/out", "b/out", "c/other"]) == ["a/out", "b/out", "other"]
+    assert table.short_names(["a/out", "b/out", "c/other"]) == ["a/out", "b/out", "other"]
 
 
 def test_files_of_one_model(tmp_path):
-    columns, table = results.comparison(RECORDS[:1], [ROW])
-    results.write_results(RECORDS[:1], columns, table, tmp_path)
+    columns, lines = table.comparison(RECORDS[:1], [ROW])
+    written = results.write_results(RECORDS[:1], columns, lines, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == RECORDS[0]
     rows = list(csv.DictReader((tmp_path / "results.csv").open(newline="")))
     assert [(row["task"], float(row["main_score"])) for row in rows] == [("stsb", 0.8), ("sickr", 0.6)]
@@ -77,16 +107,27 @@ def test_files_of_one_model(tmp_path):
     assert "a \\| table" in page
     assert "no data for: sts16" in page
     assert json.loads((tmp_path / "run.json").read_text())["_python_version"]
-    assert not list(tmp_path.glob("*.tmp"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in written)
+    assert {path.name for path in written} == {f"results.{kind}" for kind in ("json", "csv", "md", "tex")} | {
+        "run.json"
+    }
 
 
 def test_files_of_several_models_and_numpy_scalars(tmp_path):
     records = [record("a/one", stsb=np.float32(0.5)), record("b/two", stsb=np.float64(0.7))]
-    columns, table = results.comparison(records, [None, None])
-    results.write_results(records, columns, table, tmp_path)
+    columns, lines = table.comparison(records, [None, None])
+    written = results.write_results(records, columns, lines, tmp_path)
+    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
     assert json.loads((tmp_path / "one" / "results.json").read_text())["tasks"]["stsb"]["main_score"] == 0.5
     assert (tmp_path / "two" / "results.json").exists()
     assert not (tmp_path / "results.json").exists()
+
+
+def test_files_that_differ_in_their_suffix_share_a_line(tmp_path):
+    names = ("one/results.json", "results.md", "scores.png", "scores.svg", "tatoeba/fra_one.v2.png")
+    assert results.list_files([tmp_path / name for name in names], tmp_path).splitlines() == [
+        *("  one/results.json", "  results.md", "  scores.png .svg", "  tatoeba/fra_one.v2.png")
+    ]
 
 
 def test_plots_depend_on_the_scored_tasks(tmp_path):
@@ -98,12 +139,18 @@ def test_plots_depend_on_the_scored_tasks(tmp_path):
             "qqp_cosine": entry(0.7, histogram=counts),
             "language_bias": entry(0.5, matrix=[[0.9, 0.1], [0.4, 0.6]], languages=["en", "de"]),
         }
-    columns, table = results.comparison(RECORDS, [ROW, None])
-    paths = draw_all(RECORDS, columns, table, tmp_path)
-    names = {path.name for path in paths}
-    assert {"scores.png", "qnli_roc.png", "qqp_cosines.png", "language_bias_one.png", "language_bias_two.png"} == names
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+    columns, lines = table.comparison(RECORDS, [ROW, None])
+    paths = draw_all(RECORDS, columns, lines, tmp_path)
+    figures = ("scores", "qnli_roc", "qqp_cosines", "language_bias_one", "language_bias_two")
+    assert {path.name for path in paths} == {f"{name}.{kind}" for name in figures for kind in ("png", "svg", "pdf")}
+    starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
+    assert all(path.read_bytes().startswith(starts[path.suffix]) for path in paths)
     assert len(list(tmp_path.iterdir())) == len(paths)
+
+
+def test_a_mean_has_the_metric_of_its_members():
+    assert metrics_of(RECORDS[0]) == ["spearman_cosine"] * len(metrics_of(RECORDS[0]))
+    assert len(metrics_of(record("a", stsb=0.5))) == 2
 
 
 def test_the_published_row_with_the_most_similar_name_is_found():

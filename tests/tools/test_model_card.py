@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,13 +16,15 @@ import run_mirror
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
 from mirror.tools import model_card
-from mirror.tools.card_facts import describe_loss, describe_views
+from mirror.tools.card_facts import describe_loss, describe_views, mirror_facts
 from mirror.tools.card_scores import read_scores
+from mirror.tools.model_card import render_card
 from mirror.training.config import MirrorConfig
-from mirror.training.run_record import license_of
+from mirror.training.run_record import RunRecord, card_of, languages_in, license_in
 from tests.evaluation.folder import write_tsv
 
 
+ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning to the king of the old city"]
 
 
@@ -91,7 +94,7 @@ def test_scores_before_and_after_are_those_in_the_log(trained):
     assert set(logged) == {0, 2} and logged[0] != logged[2]
     assert f"| rg65 | spearman_cosine | {logged[0]:.4f} | {logged[2]:.4f} |" in (trained / "README.md").read_text()
     (result,) = ModelCard.load(trained / "README.md").data.eval_results
-    assert (result.dataset_name, result.metric_type) == ("rg65", "spearman_cosine")
+    assert (result.dataset_name, result.dataset_type, result.metric_type) == ("RG-65", "rg65", "spearman_cosine")
     assert result.metric_value == pytest.approx(logged[2], abs=1e-6)
 
 
@@ -102,7 +105,57 @@ def test_the_metadata_is_valid_for_the_hub(trained):
         "sentence-similarity",
         None,
     )
-    assert "mirror-bert" in data.tags
+    tags = "sentence-transformers sentence-similarity feature-extraction dense generated_from_trainer"
+    assert data.tags == [*tags.split(), "dataset_size:240", "loss:nt_xent", "mirror-bert"]
+    assert (
+        json.loads((trained / "config_sentence_transformers.json").read_text())["model_type"] == "SentenceTransformer"
+    )
+
+
+def test_the_tags_are_those_of_sentence_transformers(trained):
+    from sentence_transformers import SentenceTransformer
+
+    theirs = SentenceTransformer(str(trained)).model_card_data.tags
+    assert set(theirs) <= set(ModelCard.load(trained / "README.md").data.tags)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"), [("en", ["en"]), (["de", "zh-Hant", 5], ["de", "zh-Hant"]), (None, [])]
+)
+def test_the_languages_are_those_on_the_card_of_the_base_model(stated, expected):
+    assert languages_in({"language": stated}) == expected
+
+
+def test_languages_that_the_base_model_does_not_name_are_given_by_a_flag(trained, monkeypatch):
+    kept = {name: (trained / name).read_bytes() for name in ("README.md", "train_results.json")}
+    assert ModelCard.load(trained / "README.md").data.language is None
+    refresh(monkeypatch, trained, "--language", "en", "de")
+    refresh(monkeypatch, trained)  # they stay
+    assert ModelCard.load(trained / "README.md").data.language == ["en", "de"]
+    with pytest.raises(InputError, match="--language English: not a language code"):
+        refresh(monkeypatch, trained, "--language", "English")
+    for name, content in kept.items():
+        (trained / name).write_bytes(content)
+
+
+@pytest.mark.parametrize(("epoch", "shown"), [(0.9996001, "1"), (2, "2"), (1 / 3, "0.33"), (0.8, "0.8")])
+def test_epochs_are_rounded(trained, epoch, shown):
+    record = RunRecord.load(trained)
+    record.metrics["epoch"] = epoch
+    assert mirror_facts(record)["epochs"] == shown
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "doi"),
+    [("mirror", "liu-etal-2021-fast", "main.109"), ("cmlm", "yang-etal-2021-universal", "main.502")],
+)
+def test_the_paper_is_cited_in_bibtex(method, key, doi):
+    template = (model_card.TEMPLATES / f"{method}.md.jinja").read_text(encoding="utf-8")
+    (entry,) = re.findall(r"```bibtex\n(.*?)\n```", template, re.DOTALL)
+    assert entry.startswith(f"@inproceedings{{{key},") and entry.count("{") == entry.count("}")
+    fields = dict(re.findall(r'^    (\w+) = "(.*)",?$', entry, re.MULTILINE))
+    assert fields["doi"].endswith(doi)
+    assert fields["title"] in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("pooling", ["cls", "mean", "max", "mean_padded", "first_last_mean"])
@@ -152,6 +205,24 @@ def test_results_of_run_eval_refresh_the_card(trained, tmp_path, monkeypatch):
     (trained / "cosines.png").unlink()
 
 
+def test_each_column_states_how_it_was_scored(trained, tmp_path, monkeypatch):
+    kept = {name: (trained / name).read_bytes() for name in ("README.md", "scores.json")}
+    before, after = results_file(tmp_path / "b.json", 0.1), results_file(tmp_path / "a.json", 0.25)
+    refresh(monkeypatch, trained, "--results", before, after)
+    assert "Evaluated with pooling mean, max_seq_length 24, dtype float32.\n" in (trained / "README.md").read_text()
+    before.write_text(json.dumps(json.loads(before.read_text()) | {"max_seq_length": 256, "prompt": "query: "}))
+    refresh(monkeypatch, trained, "--results", before, after)
+    text = (trained / "README.md").read_text()
+    assert (
+        'evaluated with pooling mean, max_seq_length 256, dtype float32, prompt "query: "; after training, with'
+        in text
+    )
+    assert "after training, with pooling mean, max_seq_length 24, dtype float32.\n" in text
+    for name, content in kept.items():
+        (trained / name).write_bytes(content)
+    (trained / "cosines.png").unlink()
+
+
 def test_what_cannot_be_shown_is_one_line(trained, tmp_path, monkeypatch):
     good, other = results_file(tmp_path / "a.json", 0.2), results_file(tmp_path / "b.json", 0.2, data_sha256="e")
     (tmp_path / "c.json").write_text("{}")
@@ -173,9 +244,23 @@ def test_what_cannot_be_shown_is_one_line(trained, tmp_path, monkeypatch):
 
 def test_the_licence_is_that_of_the_base_model(bert_folder, tmp_path):
     (tmp_path / "README.md").write_text("---\nlicense: other\nlicense_name: gentle\nlicense_link: LICENSE\n---\n")
-    assert license_of(str(tmp_path)) == {"license": "other", "license_name": "gentle", "license_link": "LICENSE"}
-    assert license_of(bert_folder) == {}
-    assert license_of("no/such-model") == {}
+    expected = {"license": "other", "license_name": "gentle", "license_link": "LICENSE"}
+    assert license_in(card_of(str(tmp_path))) == expected
+    assert license_in(card_of(bert_folder)) == {}
+    assert license_in(card_of("no/such-model")) == {}
+
+
+def test_what_others_wrote_is_no_markdown(trained):
+    before = RunRecord.load(trained)
+    hostile = "gentle](http://example.org)\n# <b>Mine</b>"
+    run = before.run | {
+        "base_model": before.run["base_model"] | {"license": {"license": "other", "license_name": hostile}}
+    }
+    replace(before, run=run).save(trained)
+    text = ModelCard(render_card(trained)).text
+    before.save(trained)
+    assert "Licence of the base model: gentle__http_//example.org__# ".replace("#", "_") in text
+    assert "# <b>" not in text and "](http://example" not in text
 
 
 @pytest.mark.parametrize(

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
+import platform
+import re
+import shutil
+import socket
 import sys
+from hashlib import sha256
 from pathlib import Path
 
 import huggingface_hub
+import numpy as np
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.utils import _http
+from transformers import TrainingArguments
 
 import run_mirror
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, run_main
 from mirror.modeling.encoder import Encoder
 from mirror.tools import push
 from mirror.training import hub
-from tests.hub_server import HubServer
+from mirror.training.manifest import MANIFEST, is_complete
+from mirror.training.run_record import collect_settings
+from tests.hub_server import XET_PREFIX, HubServer
 
 
-ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "hf_" + "Secret" * 5
+FILE_ON_THE_HUB = "/{repo_id}/resolve/{revision}/{filename}"
+USER, HOST = "jane-doe-7", "workstation-of-jane"
 
 
 @pytest.fixture
@@ -31,6 +39,7 @@ def server(monkeypatch):
     """A Hub server that the client of this process uses, with a token and without delays between retries."""
     with HubServer() as running:
         monkeypatch.setattr(constants, "ENDPOINT", running.url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.url + FILE_ON_THE_HUB)
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
@@ -80,7 +89,8 @@ def assert_no_token(folder: Path, *texts: str) -> None:
 
 
 def test_the_uploaded_files_are_those_on_disk(train, server, caplog, capfd):
-    out = train("--push_to_hub", "--hub_model_id", "me/mine", "--hub_private_repo", "true", "--hub_token", TOKEN)
+    with caplog.at_level(logging.INFO):
+        out = train("--push_to_hub", "--hub_model_id", "me/mine", "--hub_private_repo", "true", "--hub_token", TOKEN)
     repo = server.repos["me/mine"]
     assert repo["private"] and repo["commits"] == ["Mirror encoder"]
     assert repo["files"] == encoder_files(out)
@@ -88,6 +98,119 @@ def test_the_uploaded_files_are_those_on_disk(train, server, caplog, capfd):
     assert b'SentenceTransformer("me/mine")' in repo["files"]["README.md"]
     assert server.tokens == {f"Bearer {TOKEN}"}
     assert_no_token(out, caplog.text, *capfd.readouterr())
+    assert caplog.messages[-1] == f"pushed to {server.url}/me/mine"
+    assert not any("HTTP" in line for line in caplog.messages)
+
+
+def prompted_base(bert_folder: str, folder: Path) -> Path:
+    """A checkpoint of sentence-transformers with a default prompt and vectors of length 1."""
+    from sentence_transformers import SentenceTransformer, models
+
+    words = models.Transformer(bert_folder, max_seq_length=24)
+    modules = [words, models.Pooling(words.get_embedding_dimension(), "mean"), models.Normalize()]
+    base = SentenceTransformer(modules=modules, prompts={"query": "find: "}, default_prompt_name="query", device="cpu")
+    base.save(str(folder), create_model_card=False)
+    return folder
+
+
+@pytest.mark.parametrize("prompted", [False, True], ids=["plain", "prompt and unit length"])
+def test_the_code_on_a_pushed_card_loads_the_pushed_encoder(
+    train, server, bert_folder, tmp_path, monkeypatch, prompted
+):
+    flags = ["--model_name_or_path", prompted_base(bert_folder, tmp_path / "base"), "--pooling", "mean"]
+    out = train("--push_to_hub", "--hub_model_id", "me/mine", *(flags if prompted else []))
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    card = server.repos["me/mine"]["files"]["README.md"].decode()
+    expected = Encoder.from_pretrained(str(out)).encode(["a text", "another text"])
+    snippets = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert len(snippets) == 2
+    shutil.move(out, tmp_path / "elsewhere")
+    for code in snippets:
+        names: dict = {}
+        exec(code, names)
+        np.testing.assert_allclose(np.asarray(names["vectors"]), expected, atol=1e-5)
+    assert "resolve" in server.calls
+
+
+@pytest.mark.parametrize("installed", [True, False], ids=["hf_xet", "no hf_xet"])
+def test_large_files_go_to_xet_where_its_client_is_installed(train, server, monkeypatch, caplog, installed):
+    if installed:
+        pytest.importorskip("hf_xet")
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", not installed)
+    monkeypatch.setattr(huggingface_hub.utils._runtime, "is_package_available", lambda name: installed)
+    out = train()
+    server.tokens.clear()
+    push_later(monkeypatch, out, "--hub_model_id", "me/mine")
+    expected = encoder_files(out)
+    if installed:
+        expected["model.safetensors"] = XET_PREFIX + sha256(expected["model.safetensors"]).hexdigest().encode()
+    assert server.repos["me/mine"]["files"] == expected
+    assert ("shard" in server.calls, "upload" in server.calls) == (installed, not installed)
+    assert server.tokens == {f"Bearer {TOKEN}"}
+    assert_no_token(out, caplog.text)
+
+
+def test_nothing_of_this_machine_is_pushed_or_logged(train, server, corpus, tmp_path, monkeypatch, caplog, capfd):
+    home = tmp_path / "home" / USER
+    (home / "corpus").mkdir(parents=True)
+    lines = Path(corpus).read_text().splitlines()
+    for name, part in (("a", lines[:120]), ("b", lines[120:])):
+        (home / "corpus" / f"{name}.txt").write_text("\n".join(part))
+    for variable in ("USER", "LOGNAME", "USERNAME"):
+        monkeypatch.setenv(variable, USER)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(socket, "gethostname", lambda: HOST)
+    monkeypatch.setattr(platform, "node", lambda: HOST)
+    train(
+        *("--train_file", home / "corpus" / "*.txt", "--output_dir", home / "out", "--max_steps", 4),
+        *(
+            "--validation_samples",
+            40,
+            "--load_best_model_at_end",
+            "true",
+            "--eval_strategy",
+            "steps",
+            "--eval_steps",
+            2,
+        ),
+        *("--metric_for_best_model", "alignment_uniformity", "--save_strategy", "steps", "--save_steps", 2),
+        *("--push_to_hub", "--hub_model_id", "me/mine", "--hub_strategy", "all_checkpoints", "--hub_token", TOKEN),
+    )
+    files = server.repos["me/mine"]["files"]
+    assert json.loads(files["checkpoint-2/trainer_state.json"])["best_model_checkpoint"] == "checkpoint-2"
+    assert json.loads(files["mirror_config.json"])["settings"]["train_file"] == ["*.txt"]
+    for name, content in files.items():
+        for secret in (USER, HOST, TOKEN, str(tmp_path)):
+            assert secret.encode() not in content and secret not in name, (name, secret)
+    logged = "".join((caplog.text, *capfd.readouterr()))
+    assert not any(secret in logged for secret in (HOST, TOKEN, "X-Signature"))
+    for name, content in files.items():
+        if name.startswith("checkpoint-2/"):
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_bytes(content)
+    assert is_complete(tmp_path / "checkpoint-2")  # training resumes from what is downloaded
+
+
+def test_a_retry_is_one_line_without_the_address(train, server, monkeypatch):
+    out, lines = train(), []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    server.fail = {"upload": 503}
+    logging.getLogger("huggingface_hub").addHandler(handler)
+    try:
+        with pytest.raises(InputError, match="the server answered 503"):
+            push_later(monkeypatch, out, "--hub_model_id", "me/mine")
+    finally:
+        logging.getLogger("huggingface_hub").removeHandler(handler)
+    assert lines[0] == "the Hub: HTTP Error 503. Retrying in 1s [Retry 1/5]."
+    assert len(lines) == 5 and not any("http" in line for line in lines)
+
+
+def test_a_folder_with_the_name_of_a_repository_does_not_shorten_it(tmp_path, monkeypatch):
+    (tmp_path / "me" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    settings = collect_settings(TrainingArguments(output_dir="out", hub_model_id="me/mine"), train_file=["me/*"])
+    assert settings["hub_model_id"] == "me/mine" and settings["train_file"] == ["*"]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +230,7 @@ def test_strategies(train, server, tmp_path, strategy, beside):
     if beside:
         newest = out / ("checkpoint-2" if beside == "last-checkpoint" else beside)
         for path in newest.iterdir():
-            if path.is_file():
+            if path.is_file() and path.name != MANIFEST:
                 assert repo["files"][f"{beside}/{path.name}"] == path.read_bytes()
         assert f"{beside}/optimizer.pt" in repo["files"]
     assert not any("training_args" in name for name in repo["files"])
@@ -148,7 +271,7 @@ def test_a_failed_push_keeps_the_encoder_and_names_the_command_to_retry(
     push_later(monkeypatch, out, "--hub_model_id", "me/mine")
     assert server.repos["me/mine"]["files"] == encoder_files(out)
     assert server.repos["me/mine"]["private"]  # as set for the run
-    assert capfd.readouterr().out.startswith(f"{server.url}/me/mine/commit/")
+    assert capfd.readouterr().out == f"{server.url}/me/mine\n"
 
 
 def test_a_failed_push_during_training_does_not_stop_the_run(train, server, caplog):
@@ -156,6 +279,16 @@ def test_a_failed_push_during_training_does_not_stop_the_run(train, server, capl
     with pytest.raises(InputError, match="the encoder is saved in"), caplog.at_level(logging.WARNING):
         train("--push_to_hub", "--hub_strategy", "every_save", "--save_strategy", "steps", "--save_steps", "1")
     assert "checkpoint-1 was not pushed: the server answered 403" in caplog.text
+
+
+def test_what_run_eval_wrote_into_the_folder_stays_there(train, server, monkeypatch):
+    out = train()
+    expected = encoder_files(out)
+    (out / "embeddings").mkdir()
+    for name in ("run.json", "results.json", "results.md", "embeddings/0.npy"):
+        (out / name).write_text(str(out))
+    push_later(monkeypatch, out, "--hub_model_id", "me/mine")
+    assert server.repos["me/mine"]["files"].keys() == expected.keys()
 
 
 def test_pushing_twice_and_without_a_namespace(train, server, monkeypatch, capsys):
@@ -183,13 +316,13 @@ def test_input_errors_are_one_line_before_any_request(train, server, tmp_path, m
     assert server.calls == []
 
 
-def test_without_a_network_the_error_is_one_line_and_the_exit_status_2(train):
+def test_without_a_network_the_error_is_one_line_and_the_exit_status_2(train, server, monkeypatch, capsys):
     out = train()
     with HubServer() as gone:
-        url = gone.url
-    settings = {"HF_ENDPOINT": url, "HF_HUB_OFFLINE": "0", "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, "-m", "mirror.tools.push", str(out), "--hub_model_id", "me/mine"]
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | settings, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 2 and TOKEN not in done.stderr
-    assert done.stderr.splitlines()[-1].startswith(f"error: pushing {out} to me/mine failed: ConnectError")
+        monkeypatch.setattr(constants, "ENDPOINT", gone.url)
+    monkeypatch.setattr(sys, "argv", ["mirror.tools.push", str(out), "--hub_model_id", "me/mine"])
+    with pytest.raises(SystemExit, match="2"):
+        run_main(push.main)
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.startswith(f"error: pushing {out} to me/mine failed: ConnectError") and TOKEN not in error
     assert json.loads((out / "train_results.json").read_text())["settings"]["level"] == "sentence"
