@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from copy import copy
 from pathlib import Path
 
 import yaml
 from transformers import HfArgumentParser
 
 from mirror.common import loading_policy
-from mirror.common.cli import TRUST, OneLineErrors, add_trust
-from mirror.common.errors import InputError, did_you_mean, one_line
+from mirror.common.cli import TRUST, OneLineErrors, Parser, add_trust
+from mirror.common.errors import InputError, did_you_mean, library_errors, reason
 
 
 class FlagParser(OneLineErrors, HfArgumentParser):
@@ -40,8 +42,8 @@ def parse_flags(
         *parsed, granted, unknown = parser.parse_args_into_dataclasses(args=argv, return_remaining_strings=True)
     except InputError:
         raise
-    except ValueError as error:  # TrainingArguments refuses a combination
-        raise InputError(one_line(error)) from error
+    except Exception as error:  # TrainingArguments refuses a combination, in many ways
+        raise InputError(reason(error)) from error
     if unknown:
         flags = [option for action in parser._actions for option in action.option_strings]
         raise InputError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
@@ -55,18 +57,16 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
     Raises:
         InputError: no such file, not a mapping, or a key that is not a flag (suggests the most similar).
     """
-    try:
+    with library_errors(f"--config {path}"):
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"--config {path}: {one_line(error)}") from error
     if not isinstance(content, dict):
         raise InputError(f"--config {path}: expected a mapping of flags to values")
-    actions = {action.dest: action for action in parser._actions}
+    actions = {action.dest: action for action in parser._actions if action.dest != "help"}
     for key in content:
         if key in TRUST:
             raise InputError(f"--config {path}: a recipe cannot set '{key}'; give it on the command line")
         if key not in actions:
-            raise InputError(f"--config {path}: unknown key '{key}'{did_you_mean(key, actions)}")
+            raise InputError(f"--config {path}: unknown key '{key}'{did_you_mean(str(key), actions)}")
     return {key: _convert(actions[key], value, path) for key, value in content.items()}
 
 
@@ -78,10 +78,20 @@ def _recipe_path(argv: list[str]) -> str | None:
 
 
 def _convert(action: argparse.Action, value, path: str):
-    """YAML 1.1 reads 1e-5 as a string, so a string goes through the flag's own type."""
-    if not isinstance(value, str) or action.type is None:
+    """The value as the command line would read it, so that 1e-5 is a number and one name is a list of one."""
+    if value is None:
+        return action.default
+    if isinstance(value, dict) and "dict" in str(action.type):  # which a command line cannot give
         return value
+    values = value if isinstance(value, list) else [value]
+    words = [json.dumps(item) if isinstance(item, dict | list) else str(item) for item in values]
+    flag, one_flag, only = action.option_strings[0], Parser(None), copy(action)
+    only.option_strings = [flag]  # without its other spellings, which messages would list
+    one_flag._add_action(only)
     try:
-        return action.type(value)
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        raise InputError(f"--config {path}: {action.dest}: {value!r} is not a valid value") from error
+        parsed, rest = one_flag.parse_known_args([f"{flag}={words[0]}"] if len(words) == 1 else [flag, *words])
+    except InputError as error:
+        raise InputError(f"--config {path}: {error}") from error
+    if rest:
+        raise InputError(f"--config {path}: {action.dest} takes one value, got {value}")
+    return getattr(parsed, action.dest)
