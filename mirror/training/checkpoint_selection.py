@@ -5,6 +5,7 @@ Knows an encoder and rows of two views; knows neither the Trainer nor any task.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -72,8 +73,19 @@ def noisy_views(encoder: Encoder, dataset: TwoViewDataset) -> tuple[Tensor, Tens
 
 
 def combine_scorers(*scorers: Scorer | None) -> Scorer | None:
-    """One function that returns the scores of all `scorers`; None if there are none."""
+    """One function that returns the scores of all `scorers`; None if there are none.
+
+    It raises `InputError` for a score that is not finite: no checkpoint would be better or worse.
+    """
     present = [scorer for scorer in scorers if scorer]
     if not present:
         return None
-    return lambda encoder: {name: score for scorer in present for name, score in scorer(encoder).items()}
+
+    def score(encoder: Encoder) -> dict[str, float]:
+        scores = {name: value for scorer in present for name, value in scorer(encoder).items()}
+        for name, value in scores.items():
+            if not math.isfinite(value):
+                raise InputError(f"the score {name} is {value}, with which no checkpoint can be chosen")
+        return scores
+
+    return score

@@ -14,7 +14,7 @@ from mirror.data.corpus import as_corpus
 from mirror.data.two_view_dataset import TwoViewDataset
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
-from mirror.training.checkpoint_selection import alignment_uniformity_scorer, hold_out, noisy_views
+from mirror.training.checkpoint_selection import alignment_uniformity_scorer, combine_scorers, hold_out, noisy_views
 from mirror.training.config import MirrorConfig
 from run_mirror import main
 
@@ -88,3 +88,9 @@ def test_the_checkpoint_of_the_lowest_sum_is_kept(bert_folder, sentences, tmp_pa
 def test_what_is_wrong_is_said(flags, message):
     with pytest.raises(InputError, match=message):
         MirrorConfig(**flags)
+
+
+def test_a_score_that_is_no_number_is_refused(encoder):
+    score = combine_scorers(None, lambda encoder: {"mine": float("nan")})
+    with pytest.raises(InputError, match="the score mine is nan, with which no checkpoint can be chosen"):
+        score(encoder)
