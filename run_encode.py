@@ -122,7 +122,7 @@ def corpus_source(args: Namespace) -> CorpusSource:
     from mirror.data.corpus import CorpusSource
 
     given = {name: value for name, value in vars(args).items() if name in CorpusSource.__dataclass_fields__}
-    return CorpusSource(train_file=tuple(args.input_file or ()), **given)
+    return CorpusSource(train_file=tuple(args.input_file or ()), strict=True, **given)  # a row for every line
 
 
 if __name__ == "__main__":

@@ -63,6 +63,9 @@ class DataArguments(SourceArguments):
     )
     pair_separator: str | None = field(default=None, metadata={"help": "Pairs on one line of a txt file, e.g. '||'."})
     max_train_samples: int | None = field(default=None, metadata={"help": "Use only the first N distinct texts."})
+    strict: bool = field(
+        default=False, metadata={"help": "Refuse a txt file with a line over 1 MB, instead of leaving the line out."}
+    )
     keep_duplicates: bool = field(
         default=False, metadata={"help": "Keep repeated rows. In a batch, two equal texts are false negatives."}
     )

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 from mirror.common.distributed import shutdown
+from mirror.common.errors import InputError
 from mirror.modeling.checkpoint import verify_encoder
 from mirror.tools.card_scores import scores_of_run, write_scores
 from mirror.tools.model_card import write_card
@@ -28,8 +29,8 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         commit_message: commit message of the push, with `--push_to_hub`.
 
     Raises:
-        InputError: the disk is full, or the push failed.
-        RuntimeError: a reader computes different embeddings from the saved checkpoint.
+        InputError: the disk is full, a reader computes different embeddings from the saved checkpoint (after everything
+            is written, and before a push), or the push failed.
     """
     args = trainer.args
     if trainer.was_complete and (Path(args.output_dir) / FILE).exists():
@@ -43,7 +44,11 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         raise_save_error(error, args.output_dir, args.output_dir)
     if trainer.is_world_process_zero():
         encoder = trainer.encoder(training=False)
-        cosines = verify_encoder(args.output_dir, encoder, trainer.sample_texts())
+        cosines, difference = {}, None
+        try:
+            cosines = verify_encoder(args.output_dir, encoder, trainer.sample_texts())
+        except InputError as error:  # the run is kept all the same
+            difference = error
         RunRecord(
             method=trainer.method,
             metrics=metrics,
@@ -55,6 +60,8 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
         write_scores(args.output_dir, scores_of_run(trainer.state, args.load_best_model_at_end, data_dir))
         write_card(args.output_dir)
+        if difference:
+            raise InputError(f"{difference}; the encoder, its record and its card are saved, but not pushed")
         logger.info(
             "saved in %s (%s pooling); embeddings verified with %s",
             args.output_dir, encoder.pooling, " and ".join(cosines),

@@ -10,6 +10,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from mirror.common.errors import InputError
+from mirror.data.files import reading
 from mirror.training.hub import HubPushMixin
 from mirror.training.resumable import ResumableTrainer
 from mirror.training.run_record import FILE
@@ -52,6 +53,11 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         if not resume_from_checkpoint and self.args.should_save:
             (Path(self.args.output_dir) / FILE).unlink(missing_ok=True)  # of the run that is overwritten
         return super().train(resume_from_checkpoint, **kwargs)
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        names = self.settings.get("train_file") or [self.dataset_name or "train_dataset"]
+        with reading(" ".join(names)):
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def monitor(self, name: str, value: Tensor) -> Tensor:
         """Remember a scalar: the log shows its mean since the last line. Returns it."""

@@ -19,8 +19,9 @@ from mirror.common.alignment_uniformity import alignment, uniformity
 from mirror.common.distributed import gather_with_gradient, rank
 from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
-from mirror.data.corpus import Corpus, as_corpus, source_settings
+from mirror.data.corpus import Corpus, as_corpus, source_name, source_settings
 from mirror.data.corpus_report import corpus_report, format_report, row_tokens
+from mirror.data.files import reading
 from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
 from mirror.evaluation.run import make_task_scorer
 from mirror.modeling.backbone import (
@@ -101,6 +102,7 @@ class MirrorTrainer(EncoderTrainer):
         check_vocabulary(tokenizer, model.config, name)
         args.resolve_for(name, model.config.model_type, base.get("pooling"))
         self.head, self.prompts = keep_modules(base, args.pooling, name), base_prompts(base)
+        self.truncate_dim = base.get("truncate_dim")
         self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
         check_length(model, args.max_seq_length)
         if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
@@ -123,7 +125,8 @@ class MirrorTrainer(EncoderTrainer):
             if args.validation_samples:
                 corpus, held_out = hold_out(corpus, args.validation_samples, args.seed)
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
-            check_batch_fits(corpus.rows, args)
+            with reading(source_name(corpus.source)):
+                check_batch_fits(corpus.rows, args)
             dataset = two_view_dataset(corpus.rows, tokenizer, views, args.preprocessing_num_workers)
         report = corpus_report(corpus, dataset, args.train_batch_size)
         logger.info("corpus\n%s", format_report(report))
@@ -227,7 +230,13 @@ class MirrorTrainer(EncoderTrainer):
         """
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False)
         return Encoder(
-            model.eval(), self.processing_class, self.args.pooling, self.saved_length, [*self.head], self.prompt
+            model.eval(),
+            self.processing_class,
+            self.args.pooling,
+            self.saved_length,
+            [*self.head],
+            self.prompt,
+            self.truncate_dim,
         )
 
     def sample_texts(self) -> list[str]:
@@ -317,8 +326,8 @@ def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
 
 
 def base_prompts(base: dict) -> dict:
-    """The prompts of the base model as its checkpoint stores them."""
-    return {key: base[key] for key in ("prompts", "default_prompt_name") if base.get(key)}
+    """The prompts and the truncation of the base model as its checkpoint stores them."""
+    return {key: base[key] for key in ("prompts", "default_prompt_name", "truncate_dim") if base.get(key)}
 
 
 def make_collator(
