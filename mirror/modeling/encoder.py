@@ -92,8 +92,6 @@ class Encoder:
         if pooling and known.get("pooling") and pooling != known["pooling"]:
             logger.warning("%s says pooling '%s'; using '%s' as asked", name_or_path, known["pooling"], pooling)
         pooling = pooling or known.get("pooling")
-        if pooling is not None and pooling not in POOLING_MODES:
-            raise InputError(f"{name_or_path}: unknown pooling '{pooling}'; one of {', '.join(POOLING_MODES)}")
         if pooling is None:
             raise InputError(
                 f"{name_or_path} is a plain masked LM and does not say how to pool; "
@@ -283,9 +281,10 @@ def _check_settings(settings: dict) -> None:
     prompts = settings.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
         raise ValueError(f"prompts {prompts!r} are not texts by name")
-    for name in ("pooling", "default_prompt_name"):
-        if not isinstance(settings.get(name), str | None):
-            raise ValueError(f"{name} {settings[name]!r} is not a name")
+    if settings.get("pooling") not in (None, *POOLING_MODES):
+        raise ValueError(f"pooling {settings['pooling']!r} is not one of {', '.join(POOLING_MODES)}")
+    if not isinstance(settings.get("default_prompt_name"), str | None):
+        raise ValueError(f"default_prompt_name {settings['default_prompt_name']!r} is not a name")
     for name in ("max_seq_length", "truncate_dim"):
         value = settings.get(name)
         if value is not None and (type(value) is not int or value < 1):

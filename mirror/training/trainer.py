@@ -105,6 +105,8 @@ class MirrorTrainer(EncoderTrainer):
         self.truncate_dim = base.get("truncate_dim")
         self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
         check_length(model, args.max_seq_length)
+        if len(self.head):
+            Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*self.head]).check(name)
         if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
             raise InputError(
                 "--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more"
