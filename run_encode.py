@@ -37,7 +37,7 @@ def main() -> None:
     configure_logging()
 
     # Imported here so that --help and errors in the flags are immediate; torch after the files are found.
-    from mirror.data.corpus import expand_paths
+    from mirror.data.files import expand_paths
 
     expand_paths(args.input_file or ())
 
@@ -131,7 +131,7 @@ def corpus_source(args: Namespace) -> CorpusSource:
     from mirror.data.corpus import CorpusSource
 
     given = {name: value for name, value in vars(args).items() if name in CorpusSource.__dataclass_fields__}
-    return CorpusSource(train_file=tuple(args.input_file or ()), **given)
+    return CorpusSource(train_file=tuple(args.input_file or ()), strict=True, **given)  # a row for every line
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_scripts.corpus_files import write_corpus
 from mirror.common.cli import Parser, positive
 from mirror.common.errors import InputError, run_main
-from mirror.data.corpus import check_text_file
+from mirror.data.files import check_text_file
 
 
 ALPHABET = string.ascii_letters + string.digits

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_scripts.corpus_files import write_corpus
 from mirror.common.cli import Parser, positive
 from mirror.common.errors import InputError, run_main
-from mirror.data.corpus import check_text_file, expand_paths, open_file
+from mirror.data.files import check_text_file, expand_paths, open_file
 
 
 def main() -> None:

@@ -33,7 +33,8 @@ from mirror.cmlm.reading import read_documents
 from mirror.common.atomic_files import atomic_write_text, make_output_folder
 from mirror.common.cli import Parser, positive
 from mirror.common.errors import InputError, run_main
-from mirror.data.corpus import CorpusSource, expand_paths
+from mirror.data.corpus import CorpusSource
+from mirror.data.files import expand_paths
 
 
 PAPER_SIZE, PAPER_SMOOTHING = 501_153, 0.3

@@ -14,7 +14,8 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.data.augmentation import span_mask, view_rng
-from mirror.data.corpus import CorpusSource, check_text_file, load_corpus
+from mirror.data.corpus import CorpusSource, load_corpus
+from mirror.data.files import check_text_file
 from mirror.data.two_view_dataset import ViewTokenizer
 
 

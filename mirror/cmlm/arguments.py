@@ -63,7 +63,7 @@ class CMLMDataArguments(SourceArguments):
 
     def check_files(self) -> None:
         super().check_files()
-        from mirror.data.corpus import expand_paths  # imports that --help does not need
+        from mirror.data.files import expand_paths  # imports that --help does not need
 
         expand_paths([*(self.bitext_file or ()), *(self.nli_file or ())])
 

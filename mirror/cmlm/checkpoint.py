@@ -6,19 +6,18 @@ A later stage, or a resumed run, restores both bit for bit.
 from __future__ import annotations
 
 import logging
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.cmlm.model import CMLMModel, CMLMModelConfig, Projection
 from mirror.common import loading_policy
-from mirror.common.errors import InputError, one_line
-from mirror.modeling.backbone import load_tokenizer, quiet
+from mirror.common.errors import InputError
+from mirror.modeling.backbone import check_size, keep_pooler, load_config, load_tokenizer, loading, quiet
 from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.dense_layers import append_layers, dense
 
@@ -97,6 +96,7 @@ def load_cmlm(
         InputError: not a masked LM, or an earlier stage of another shape.
     """
     mlm, tokenizer = load_mlm(name_or_path, from_scratch)
+    keep_pooler(mlm.base_model, name_or_path, from_scratch)
     special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = CMLMModelConfig(mlm.config.to_dict(), num_projections, skip_connection, pooling, **special)
     model = CMLMModel(config, mlm)
@@ -111,22 +111,17 @@ def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedM
     Raises:
         InputError: not found, or not a masked LM.
     """
-    try:
-        config = AutoConfig.from_pretrained(name_or_path, **loading_policy.remote_code())
+    config = load_config(name_or_path)
+    with loading(name_or_path):
         tokenizer = load_tokenizer(name_or_path, config)
-        if config.is_encoder_decoder:
-            raise ValueError(f"{config.model_type} has a decoder; give an encoder such as bert-base-uncased")
         if from_scratch:
             return AutoModelForMaskedLM.from_config(config, **loading_policy.remote_code()), tokenizer
         loading_policy.check_weights(name_or_path)
+        check_size(name_or_path, config)
         with quiet():
             model, report = AutoModelForMaskedLM.from_pretrained(
                 name_or_path, dtype=torch.float32, output_loading_info=True, **loading_policy.weights()
             )
-    except InputError:
-        raise
-    except (OSError, ValueError, pickle.UnpicklingError) as error:
-        raise InputError(f"cannot load masked LM '{name_or_path}': {one_line(error)}") from error
     inside = {name for name, _ in model.base_model.named_parameters(prefix=model.base_model_prefix)}
     if lost := sorted(inside & set(report["missing_keys"])):
         raise InputError(f"{name_or_path} lacks {len(lost)} weights of the encoder, first {lost[0]}")
@@ -149,7 +144,8 @@ def load_parts(model: CMLMModel, folder: str | Path) -> None:
     Raises:
         InputError: they have another shape.
     """
-    stored, own = load_file(Path(folder) / PARTS_FOLDER / PARTS_FILE), parts_of(model)
+    with loading(f"{folder}/{PARTS_FOLDER}"):
+        stored, own = load_file(Path(folder) / PARTS_FOLDER / PARTS_FILE), parts_of(model)
     differ = sorted(name for name in stored.keys() | own.keys() if _shape(stored, name) != _shape(own, name))
     if differ:
         was = CMLMModelConfig.from_pretrained(Path(folder) / PARTS_FOLDER)

@@ -13,7 +13,8 @@ from datasets import ClassLabel, Dataset, IterableDataset, Value
 from mirror.cmlm.model import NLI_LABELS
 from mirror.common.errors import InputError
 from mirror.data.arrow_cache import load_dataset
-from mirror.data.corpus import CorpusSource, check_text_file, clean, expand_paths, load_corpus, open_file, pick_columns
+from mirror.data.corpus import CorpusSource, as_strings, clean, load_corpus, pick_columns
+from mirror.data.files import check_text_file, expand_paths, open_file, reading
 
 
 logger = logging.getLogger(__name__)
@@ -41,14 +42,15 @@ def _read_file(path: Path, source: CorpusSource, line_is_document: bool) -> Data
     if not is_text or line_is_document:
         return load_corpus(replace(source, train_file=(str(path),))).rows
     check_text_file(path)
-    documents = load_dataset(
-        "text",
-        data_files=glob.escape(str(path)),
-        encoding="utf-8-sig",
-        sample_by="paragraph",
-        split="train",
-        streaming=source.streaming,
-    )
+    with reading(str(path)):
+        documents = load_dataset(
+            "text",
+            data_files=glob.escape(str(path)),
+            encoding="utf-8-sig",
+            sample_by="paragraph",
+            split="train",
+            streaming=source.streaming,
+        )
     if source.max_train_samples:
         documents = documents.take(source.max_train_samples)
     if not source.streaming and len(documents) == 1:
@@ -95,8 +97,12 @@ def read_labelled_pairs(names: Sequence[str], columns: Sequence[str] | None, lab
                 f"{path} has no column '{label}'; it has {', '.join(table.column_names)}; choose with --label_column"
             )
         _check_columns(path, table, [first, second])
-        labels = [_label(value, path, row) for row, value in enumerate(_label_names(table, label), start=1)]
-        columns_of = {"text": _strings(table[first]), "text_pair": _strings(table[second]), "label": labels}
+        labels = [_label(value, path, row) for row, value in enumerate(_label_names(path, table, label), start=1)]
+        columns_of = {
+            "text": as_strings(table[first], str(path)),
+            "text_pair": as_strings(table[second], str(path)),
+            "label": labels,
+        }
         rows = Dataset.from_dict(columns_of).filter(lambda row: row["label"] is not None)
         if not len(rows):
             raise InputError(f"{path}: no labelled pair in it")
@@ -138,16 +144,12 @@ def _check_columns(path: Path, table: Dataset, columns: Sequence[str]) -> None:
             )
 
 
-def _strings(values: Sequence) -> list[str]:
-    return ["" if value is None else str(value) for value in values]
-
-
-def _label_names(table: Dataset, column: str) -> list[str]:
+def _label_names(path: Path, table: Dataset, column: str) -> list[str]:
     """Labels as text; numbers with names are told by their names."""
     feature = table.features[column]
     if isinstance(feature, ClassLabel):
         return [NO_GOLD_LABEL[0] if value == -1 else feature.int2str(value) for value in table[column]]
-    return _strings(table[column])
+    return as_strings(table[column], str(path))
 
 
 def _label(value: str, path: Path, row: int) -> int | None:

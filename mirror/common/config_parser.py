@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import argparse
 import ast
+import json
 import sys
+from copy import copy
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +19,8 @@ import yaml
 from transformers import HfArgumentParser
 
 from mirror.common import loading_policy
-from mirror.common.cli import TRUST, HelpFormatter, OneLineErrors, add_trust
-from mirror.common.errors import InputError, did_you_mean, one_line
+from mirror.common.cli import TRUST, HelpFormatter, OneLineErrors, Parser, add_trust
+from mirror.common.errors import InputError, did_you_mean, library_errors, reason
 
 
 LIBRARY_HELP = """\
@@ -84,8 +86,8 @@ def parse_flags(
         parsed = _instances(dataclass_types, values)
     except InputError:
         raise
-    except ValueError as error:  # TrainingArguments refuses a combination
-        raise InputError(one_line(error)) from error
+    except Exception as error:  # TrainingArguments refuses a combination, in many ways
+        raise InputError(reason(error)) from error
     loading_policy.grant(**{name: getattr(values, name) for name in TRUST})
     return parsed
 
@@ -149,10 +151,8 @@ def load_recipe(path: str) -> dict:
     Raises:
         InputError: no such file, or not a mapping.
     """
-    try:
+    with library_errors(f"--config {path}"):
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"--config {path}: {one_line(error)}") from error
     if not isinstance(content, dict):
         raise InputError(f"--config {path}: expected a mapping of flags to values")
     return content
@@ -165,12 +165,13 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
         InputError: no such file, not a mapping, or a key that is not a flag (suggests the most similar).
     """
     content = load_recipe(path)
-    actions = {action.dest: action for action in parser._actions}
+    # Reversed, because of --x and --no_x the first one takes a value.
+    actions = {item.dest: item for item in reversed(parser._actions) if item.dest not in ("help", "help_all")}
     for key in content:
         if key in TRUST:
             raise InputError(f"--config {path}: a recipe cannot set '{key}'; give it on the command line")
         if key not in actions:
-            raise InputError(f"--config {path}: unknown key '{key}'{did_you_mean(key, actions)}")
+            raise InputError(f"--config {path}: unknown key '{key}'{did_you_mean(str(key), actions)}")
     return {key: _convert(actions[key], value, path) for key, value in content.items()}
 
 
@@ -182,10 +183,20 @@ def _recipe_path(argv: list[str]) -> str | None:
 
 
 def _convert(action: argparse.Action, value, path: str):
-    """YAML 1.1 reads 1e-5 as a string, so a string goes through the flag's own type."""
-    if not isinstance(value, str) or action.type is None:
+    """The value as the command line would read it, so that 1e-5 is a number and one name is a list of one."""
+    if value is None:
+        return action.default
+    if isinstance(value, dict) and "dict" in str(action.type):  # which a command line cannot give
         return value
+    values = value if isinstance(value, list) else [value]
+    words = [json.dumps(item) if isinstance(item, dict | list) else str(item) for item in values]
+    flag, one_flag, only = action.option_strings[0], Parser(None), copy(action)
+    only.option_strings = [flag]  # without its other spellings, which messages would list
+    one_flag._add_action(only)
     try:
-        return action.type(value)
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        raise InputError(f"--config {path}: {action.dest}: {value!r} is not a valid value") from error
+        parsed, rest = one_flag.parse_known_args([f"{flag}={words[0]}"] if len(words) == 1 else [flag, *words])
+    except InputError as error:
+        raise InputError(f"--config {path}: {error}") from error
+    if rest:
+        raise InputError(f"--config {path}: {action.dest} takes one value, got {value}")
+    return getattr(parsed, action.dest)

@@ -5,8 +5,10 @@ Only the command line can allow more, through `grant`; a recipe or a checkpoint 
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from transformers.utils import cached_file
 
@@ -72,6 +74,17 @@ def model_file(name_or_path: str, filename: str, subfolder: str = "") -> str | N
         f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")
     }
     return cached_file(name_or_path, filename, subfolder=subfolder, **quietly)
+
+
+def weights_bytes(name_or_path: str, subfolder: str = "") -> int | None:
+    """Size of the weights as stored; None if there are none."""
+    for name in (SAFE_WEIGHTS[0], PICKLED_WEIGHTS[0]):
+        if path := model_file(name_or_path, name, subfolder):
+            return Path(path).stat().st_size
+    for name in (SAFE_WEIGHTS[1], PICKLED_WEIGHTS[1]):
+        if path := model_file(name_or_path, name, subfolder):
+            return json.loads(Path(path).read_text(encoding="utf-8"))["metadata"]["total_size"]
+    return None
 
 
 def _has(name_or_path: str, subfolder: str, names: tuple[str, ...]) -> bool:

@@ -50,7 +50,7 @@ class SourceArguments:
         Raises:
             InputError: a file that is named does not exist, or has an ending that is not read.
         """
-        from mirror.data.corpus import expand_paths  # imports that --help does not need
+        from mirror.data.files import expand_paths  # imports that --help does not need
 
         expand_paths(self.train_file or ())
 
@@ -85,6 +85,9 @@ class DataArguments(SourceArguments):
     )
     max_train_samples: int | None = field(
         default=None, metadata={"help": "Use only the first N distinct texts. Default: all."}
+    )
+    strict: bool = field(
+        default=False, metadata={"help": "Refuse a txt file with a line over 1 MB, instead of leaving the line out."}
     )
     keep_duplicates: bool = field(
         default=False, metadata={"help": "Keep repeated rows. In a batch, two equal texts are false negatives."}

@@ -7,6 +7,7 @@ not noticed.
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import logging
@@ -21,11 +22,12 @@ from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
-from mirror.common.errors import one_line
+from mirror.common.errors import InputError, one_line
 
 
 logger = logging.getLogger(__name__)
 
+TRUNCATED = (OSError, pa.ArrowInvalid, json.JSONDecodeError)  # exactly these types; subclasses mean something else
 END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
 
 
@@ -33,6 +35,8 @@ def load_dataset(*args, **options) -> Dataset | IterableDataset:
     """`datasets.load_dataset` of one split; truncated cache files are written again."""
 
     def load(afresh: bool) -> Dataset | IterableDataset:
+        if afresh:
+            _remove_damaged_infos()
         mode = {"download_mode": "reuse_cache_if_exists"} if afresh else {}  # downloads are kept
         return datasets.load_dataset(*args, **options, **mode)
 
@@ -85,14 +89,47 @@ def _retry_truncated(make: Callable[[bool], Dataset | IterableDataset]) -> Datas
         rows = make(False)
         files = [] if isinstance(rows, IterableDataset) else [Path(file["filename"]) for file in rows.cache_files]
         truncated = [str(path) for path in files if not _has_end(path)]
-    except (OSError, pa.ArrowInvalid) as error:
-        if type(error) not in (OSError, pa.ArrowInvalid):  # a file that is missing, or the network
+    except (OSError, pa.ArrowInvalid, json.JSONDecodeError) as error:
+        _explain_read_only(error)
+        if type(error) not in TRUNCATED or getattr(error, "errno", None):  # a file that is missing, or the network
+            raise
+        if isinstance(error, json.JSONDecodeError) and not _damaged_infos():  # it is the user's file
             raise
         truncated = [one_line(error, 120)]
     if not truncated:
         return rows
     logger.warning("a file of the datasets cache is truncated and is written again (%s)", ", ".join(truncated))
     return make(True)
+
+
+def _explain_read_only(error: Exception) -> None:
+    """
+    Raises:
+        InputError: `error` is that the cache cannot be written.
+    """
+    cache = str(datasets.config.HF_DATASETS_CACHE)
+    if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS) and cache in str(error):
+        raise InputError(
+            f"the datasets cache {cache} cannot be written ({error.strerror}); set HF_DATASETS_CACHE to another folder"
+        ) from error
+
+
+def _remove_damaged_infos() -> None:
+    for path in _damaged_infos():
+        path.unlink()
+
+
+def _damaged_infos() -> list[Path]:
+    """Descriptions of cached datasets that are no JSON, with which `datasets` opens none of them again."""
+    return [path for path in Path(datasets.config.HF_DATASETS_CACHE).rglob("dataset_info.json") if not _is_json(path)]
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return False
+    return True
 
 
 def _has_end(path: Path) -> bool:

@@ -1,34 +1,27 @@
-"""Files, Hub datasets or streams become rows of `text` (and `text_pair`). Knows nothing of tokens or models."""
+"""Rows of files, Hub datasets or streams become `text` (and `text_pair`). Knows nothing of tokens or models."""
 
 from __future__ import annotations
 
-import csv
-import glob
-import gzip
 import hashlib
 import logging
 import math
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
-from datasets.exceptions import DatasetGenerationError
 
 from mirror.common.cli import one_of
 from mirror.common.errors import InputError, one_line
 from mirror.data.arrow_cache import load_dataset, map_rows
 from mirror.data.docstring_corpus import collect, training_texts
+from mirror.data.files import expand_paths, open_file, reading
 from mirror.data.near_duplicates import NearDuplicates, find_near_duplicates
 
 
 logger = logging.getLogger(__name__)
 
-BUILDERS = {"txt": "text", "csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "parquet": "parquet"}
-SEPARATORS = {"csv": ",", "tsv": "\t"}
-MAX_LINE_BYTES = 1 << 20  # a longer "line" is a binary or a file without line ends, not a text to embed
 NEAR_DUPLICATES = ("report", "drop", "off")
 READ_ROWS = 10_000  # rows in memory at once while duplicates are looked for
 
@@ -48,6 +41,7 @@ class CorpusSource:
     max_train_samples: int | None = None
     keep_duplicates: bool = False
     near_duplicates: str = "report"  # or "drop" or "off"
+    strict: bool = False  # refuse a txt file with a line over a megabyte instead of leaving the line out
 
 
 @dataclass
@@ -66,7 +60,8 @@ class Corpus:
     def sample_texts(self, count: int = 8) -> list[str]:
         """`count` texts from everywhere in the corpus; the first ones of a stream."""
         if isinstance(self.rows, IterableDataset):
-            return [row["text"] for row in self.rows.take(count)]
+            with reading(source_name(self.source)):
+                return [row["text"] for row in self.rows.take(count)]
         places = np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)
         return list(self.rows.select(places)["text"])
 
@@ -87,7 +82,12 @@ def load_corpus(source: CorpusSource | str | Sequence[str]) -> Corpus:
         source = CorpusSource(train_file=(source,) if isinstance(source, str) else tuple(source))
     parts = [pick_columns(part, name, source) for name, part in open_parts(source)]
     rows = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-    return _corpus_of(rows, source, source.dataset_name or " ".join(source.train_file))
+    return _corpus_of(rows, source, source_name(source))
+
+
+def source_name(source: CorpusSource) -> str:
+    """The files or the dataset, as the user named them."""
+    return source.dataset_name or " ".join(source.train_file) or "train_dataset"
 
 
 def load_training_corpus(source: CorpusSource) -> Corpus:
@@ -120,6 +120,12 @@ def as_corpus(texts: Corpus | Sequence[str] | Dataset | IterableDataset, source:
     return _corpus_of(pick_columns(texts, "train_dataset", source), source, "train_dataset")
 
 
+def read_batches(rows: Dataset | IterableDataset, batch_size: int, name: str) -> Iterator[dict[str, list]]:
+    """`rows.iter(batch_size)`, with errors of `reading`."""
+    with reading(name):
+        yield from rows.iter(batch_size=batch_size)
+
+
 def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str) -> Corpus:
     """
     Raises:
@@ -130,8 +136,9 @@ def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str)
     if is_stream and source.near_duplicates == "drop":
         raise InputError("--near_duplicates drop compares all texts; leave out --streaming")
     corpus = Corpus(rows.filter(_has_text), source) if is_stream else clean(rows, source)
-    if next(iter(corpus.rows), None) is None:
-        raise InputError(f"{name}: no text in it")
+    with reading(name):
+        if next(iter(corpus.rows), None) is None:
+            raise InputError(f"{name}: no text in it")
     if is_stream and source.max_train_samples:
         corpus.rows = corpus.rows.take(source.max_train_samples)
     if source.near_duplicates == "drop":
@@ -235,105 +242,17 @@ def open_parts(source: CorpusSource) -> Iterable[tuple[str, Dataset | IterableDa
         yield source.dataset_name, _open_dataset(source)
     else:
         for path in expand_paths(source.train_file):
-            yield str(path), open_file(path, source.streaming)
+            yield str(path), open_file(path, source.streaming, source.strict)
 
 
 def _open_dataset(source: CorpusSource) -> Dataset | IterableDataset:
-    try:
+    with reading(f"--dataset_name {source.dataset_name}"):
         return load_dataset(
             source.dataset_name,
             source.dataset_config_name,
             split=source.dataset_split,
             streaming=source.streaming,
         )
-    except (OSError, ValueError, DatasetGenerationError) as error:
-        raise InputError(f"--dataset_name {source.dataset_name}: {one_line(error)}") from error
-
-
-def expand_paths(patterns: Iterable[str]) -> list[Path]:
-    """Files of names, folders and globs, in order; of a folder, the files with an ending that is read.
-
-    Raises:
-        InputError: nothing matches one of them, or its ending is not one that is read.
-    """
-    paths = []
-    for pattern in patterns:
-        if Path(pattern).is_file():  # also a name with brackets in it
-            found = [Path(pattern)]
-        elif Path(pattern).is_dir():
-            found = sorted(path for path in Path(pattern).iterdir() if path.is_file() and _ending(path) in BUILDERS)
-        else:
-            found = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
-        if not found:
-            raise InputError(f"{pattern}: no such file")
-        paths += found
-    for path in paths:
-        if _ending(path) not in BUILDERS:
-            raise InputError(f"{path}: unknown ending; one of {', '.join(BUILDERS)}, each also as .gz")
-    return paths
-
-
-def _ending(path: Path) -> str:
-    return path.name.removesuffix(".gz").rpartition(".")[2].lower()
-
-
-def open_file(path: Path, streaming: bool) -> Dataset | IterableDataset:
-    ending = _ending(path)
-    options = {"encoding": "utf-8-sig"} if ending == "txt" else {}  # without a byte order mark before the first text
-    if ending != "parquet":
-        check_text_file(path)
-    if ending in SEPARATORS:
-        # Every column as a string: "007" stays "007", and "null" is a word.
-        header = _csv_header(path, SEPARATORS[ending])
-        features = Features({name: Value("string") for name in header})
-        options = {"sep": SEPARATORS[ending], "keep_default_na": False, "features": features}
-        if ending == "tsv":
-            options["quoting"] = csv.QUOTE_NONE
-    try:
-        return load_dataset(
-            BUILDERS[ending], data_files=glob.escape(str(path)), split="train", streaming=streaming, **options
-        )
-    except (DatasetGenerationError, ValueError, OSError) as error:
-        raise InputError(f"{path}: {one_line(error.__cause__ or error)}") from error
-
-
-def check_text_file(path: Path) -> None:
-    """Refuse what is no text, before a library trips over it.
-
-    Raises:
-        InputError: empty, not UTF-8, or binary (a NUL byte, a line over a megabyte); names the line.
-    """
-    opener = gzip.open if path.suffix == ".gz" else open
-    number = 0
-    try:
-        with opener(path, "rb") as lines:
-            while line := lines.readline(MAX_LINE_BYTES + 1):
-                number += 1
-                if len(line) > MAX_LINE_BYTES or b"\0" in line:
-                    raise InputError(f"{path}, line {number}: not a text file (a NUL byte, or a line over 1 MB)")
-                line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}, line {number}: not UTF-8 ({error.reason}); convert it, e.g. with iconv") from error
-    except (OSError, EOFError) as error:
-        raise InputError(f"{path}: {one_line(error)}") from error
-    if number == 0:
-        raise InputError(f"{path} is empty")
-
-
-def _csv_header(path: Path, separator: str) -> list[str]:
-    """
-    Raises:
-        InputError: the first line is blank, or no csv.
-    """
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as lines:
-            header = next(csv.reader(lines, delimiter=separator), [])
-    except csv.Error as error:
-        raise InputError(f"{path}, line 1: {error}") from error
-    if not header:
-        raise InputError(f"{path}, line 1: no names of columns")
-    return header
 
 
 def pick_columns(
@@ -348,7 +267,7 @@ def pick_columns(
     Raises:
         InputError: no such column, or one that holds no text.
     """
-    columns = part.column_names or list(next(iter(part)))
+    columns = part.column_names or _columns_of_first_row(part, name)
     if source.pair_columns:
         wanted = list(source.pair_columns)
     elif source.text_column:
@@ -375,9 +294,17 @@ def pick_columns(
         _as_strings,
         batched=True,
         features=features,
-        fn_kwargs={"strip": strip},
+        fn_kwargs={"strip": strip, "name": name},
         **_progress(part, "Reading texts"),
     )
+
+
+def _columns_of_first_row(stream: IterableDataset, name: str) -> list[str]:
+    with reading(name):
+        row = next(iter(stream), None)
+    if row is None:
+        raise InputError(f"{name}: no rows in it")
+    return list(row)
 
 
 def _progress(rows: Dataset | IterableDataset, title: str) -> dict[str, str]:
@@ -385,9 +312,29 @@ def _progress(rows: Dataset | IterableDataset, title: str) -> dict[str, str]:
     return {} if isinstance(rows, IterableDataset) else {"desc": title}
 
 
-def _as_strings(batch: dict[str, list], strip: bool) -> dict[str, list[str]]:
-    texts = {name: ["" if value is None else str(value) for value in values] for name, values in batch.items()}
-    return {name: [text.strip() for text in column] for name, column in texts.items()} if strip else texts
+def _as_strings(batch: dict[str, list], strip: bool, name: str) -> dict[str, list[str]]:
+    texts = {column: as_strings(values, name) for column, values in batch.items()}
+    return {column: [text.strip() for text in values] for column, values in texts.items()} if strip else texts
+
+
+def as_strings(values: Iterable, name: str) -> list[str]:
+    """Values of a column as text: nothing as an empty one, bytes decoded, numbers as they are printed.
+
+    Raises:
+        InputError: lists, mappings, or bytes that are not UTF-8; `name` is that of the file or dataset.
+    """
+    try:
+        return [_as_string(value, name) for value in values]
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{name}: a column of bytes that are not UTF-8 ({error.reason}); choose one with text"
+        ) from error
+
+
+def _as_string(value: object, name: str) -> str:
+    if isinstance(value, list | dict):  # of a stream, whose columns say nothing before they are read
+        raise InputError(f"{name}: a row holds {one_line(value, 80)}, not text; choose a column with text")
+    return "" if value is None else value.decode("utf-8") if isinstance(value, bytes) else str(value)
 
 
 def _split_pair(record: dict[str, str], index: int, column: str, separator: str, name: str) -> dict[str, str]:

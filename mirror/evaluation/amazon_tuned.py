@@ -75,7 +75,13 @@ class ReviewClassifier(nn.Module):
         super().__init__()
         self.model, head = (copy.deepcopy(module).float() for module in (encoder.model, encoder.head))
         self.encoder = Encoder(
-            self.model, encoder.tokenizer, encoder.pooling, encoder.max_seq_length, head, encoder.prompt
+            self.model,
+            encoder.tokenizer,
+            encoder.pooling,
+            encoder.max_seq_length,
+            head,
+            encoder.prompt,
+            encoder.truncate_dim,
         )
         self.head = self.encoder.head
         self.linear = nn.Linear(4 * encoder.dimension, 1, device=self.model.device)

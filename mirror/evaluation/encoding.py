@@ -75,8 +75,8 @@ def describe(name_or_path: str, encoder: Encoder, dtype: str, settings: EncodeSe
     }
     if encoder.prompt:
         described["prompt"] = encoder.prompt
-    if settings.truncate_dim:
-        described["truncate_dim"] = settings.truncate_dim
+    if truncate_dim := settings.truncate_dim or encoder.truncate_dim:
+        described["truncate_dim"] = truncate_dim
     if settings.remove_components:
         described |= {"remove_components": settings.remove_components, "fit_on": settings.fit_on}
     return described

@@ -6,6 +6,7 @@ Knows the function `encode`. Passes the encoder itself to tasks that train, and 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, one_line
 from mirror.evaluation.catalogue import Options, all_groups, all_tasks, resolve
 from mirror.evaluation.progress import Progress
 from mirror.evaluation.task import Task, preparation
@@ -56,13 +57,20 @@ class PreparedTask:
             The fields of the task, plus its metric, protocol, data hash and duration in seconds.
 
         Raises:
-            InputError: the task trains and `encoder` is None.
+            InputError: the task trains and `encoder` is None, or no score can be computed from the data.
         """
         if self.task.trains and encoder is None:
             raise InputError(f"task {self.name} trains a copy of the encoder; pass the encoder, not only `encode`")
         second = (second_encode or encode,) if self.task.takes_second_encode else ()
         start = time.perf_counter()
-        fields = self.task.score(encoder if self.task.trains else encode, self.data_dir, *second)
+        try:
+            fields = self.task.score(encoder if self.task.trains else encode, self.data_dir, *second)
+        except ValueError as error:  # of scikit-learn or SciPy, for labels or scores that are all the same
+            raise InputError(f"task {self.name}: {one_line(error)}") from error
+        if not math.isfinite(fields["main_score"]):
+            raise InputError(
+                f"task {self.name}: the score is {fields['main_score']}, because its labels or scores are all the same"
+            )
         seconds = time.perf_counter() - start
         logger.info("%s: %s %.4f (%.1f s)", self.name, self.task.metric, fields["main_score"], seconds)
         return {

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, library_errors
 
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ class Task:
             InputError: see `DataFile.read`.
         """
         for file in self.files:
-            file.read(data_dir)
+            with library_errors(str(data_dir / file.path)):
+                file.read(data_dir)
         if self.check_other_data:
             self.check_other_data()
 

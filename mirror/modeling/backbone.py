@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -22,7 +24,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from mirror.common import loading_policy
-from mirror.common.errors import InputError, one_line
+from mirror.common.errors import InputError, library_errors
 
 
 MINIMUM_VOCABULARY = 0.5  # tokens per embedding; embeddings are often padded to a round number
@@ -39,14 +41,11 @@ def load_backbone(
         InputError: not found, not a model, not a bidirectional encoder, or not to be trusted (`mirror.common.loading_policy`).
     """
     config = load_config(name_or_path)
-    try:
+    with loading(name_or_path):
         tokenizer = load_tokenizer(name_or_path, config)
         loading_policy.check_weights(name_or_path)
+        check_size(name_or_path, config)
         model, has_pooler = _load_weights(name_or_path, config=config, dtype=dtype)
-    except InputError:
-        raise
-    except (OSError, ValueError, pickle.UnpicklingError) as error:
-        raise InputError(f"cannot load model '{name_or_path}': {one_line(error)}") from error
     if pooling == "pooler":
         if not has_pooler:
             raise InputError(f"{name_or_path} ({config.model_type}) has no pooler; use --pooling cls or mean")
@@ -61,7 +60,8 @@ def load_tokenizer(name_or_path: str, config: PretrainedConfig) -> PreTrainedTok
     Raises:
         InputError: its files are missing, where transformers would make one of five tokens, or it is another model's.
     """
-    tokenizer = AutoTokenizer.from_pretrained(name_or_path, **loading_policy.remote_code())
+    with loading(name_or_path):
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **loading_policy.remote_code())
     check_vocabulary(tokenizer, config, name_or_path)
     return tokenizer
 
@@ -72,7 +72,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfi
         InputError: the vocabulary does not fit the embeddings of the model.
     """
     rows = getattr(config, "vocab_size", None) or len(tokenizer)
-    if not MINIMUM_VOCABULARY * rows <= len(tokenizer) <= rows:
+    beyond = max(tokenizer.get_vocab().values(), default=0) >= rows
+    if beyond or not MINIMUM_VOCABULARY * rows <= len(tokenizer) <= rows:
         raise InputError(
             f"{name_or_path}: the tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}; its files "
             "(such as tokenizer.json or vocab.txt) are missing, or belong to another model"
@@ -109,12 +110,77 @@ def load_config(name_or_path: str) -> PretrainedConfig:
     Raises:
         InputError: not found, not a model, or a decoder.
     """
-    try:
+    check_name(name_or_path)
+    with loading(name_or_path):
         config = AutoConfig.from_pretrained(name_or_path, **loading_policy.remote_code())
-    except (OSError, ValueError) as error:
-        raise InputError(f"cannot load model '{name_or_path}': {one_line(error)}") from error
     _refuse_decoder(name_or_path, config)
     return config
+
+
+def check_name(name_or_path: str) -> None:
+    """
+    Raises:
+        InputError: neither a folder with a model in it nor a Hub id.
+    """
+    if Path(name_or_path).is_dir():
+        if not (Path(name_or_path) / "config.json").exists():
+            raise InputError(f"{name_or_path}: no config.json in this folder; give a model folder or a Hub id")
+        return
+    try:
+        validate_repo_id(name_or_path)
+    except HFValidationError as error:
+        raise InputError(
+            f"cannot load model '{name_or_path}': there is no such folder, and it is not a Hub id"
+        ) from error
+
+
+@contextmanager
+def loading(name_or_path: str) -> Iterator[None]:
+    """Context in which an error of the libraries becomes one line that names the model."""
+    with library_errors(f"cannot load model '{name_or_path}'"):
+        try:
+            yield
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            raise InputError(
+                f"cannot load model '{name_or_path}': the sizes in its config.json are not those of its weights"
+            ) from error
+
+
+def check_size(name_or_path: str, config: PretrainedConfig) -> None:
+    """Refuse a configuration of more weights than are stored, before transformers allocates them all.
+
+    Raises:
+        InputError: the file has less than one bit for each weight.
+    """
+    stored = loading_policy.weights_bytes(name_or_path)
+    if stored is None:
+        return
+    layers, width = (getattr(config, name, None) or 0 for name in ("num_hidden_layers", "hidden_size"))
+    needed = layers * width**2  # at least; or building very many layers would take minutes
+    if needed <= 8 * stored:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            model = AutoModel.from_config(config, **loading_policy.remote_code())
+        needed = sum(weight.numel() for weight in model.parameters())
+    if needed > 8 * stored:
+        raise InputError(
+            f"cannot load model '{name_or_path}': its config.json asks for {layers:,} layers and {needed:,} weights or more, but "
+            f"what is stored has {stored:,} bytes"
+        )
+
+
+def keep_pooler(model: PreTrainedModel, name_or_path: str, from_scratch: bool = False) -> None:
+    """Set the pooler of a checkpoint aside for `save_encoder`, for an encoder that was loaded without it in a masked LM."""
+    if from_scratch:
+        with torch.random.fork_rng(devices=[]):
+            whole, has_pooler = AutoModel.from_config(model.config, **loading_policy.remote_code()), False
+    else:
+        with loading(name_or_path):
+            whole, has_pooler = _load_weights(name_or_path, config=model.config, dtype=torch.float32)
+    if _can_go_without_pooler(whole):
+        _set_pooler_aside(whole, has_pooler)
+        setattr(model, SPARE, getattr(whole, SPARE))
 
 
 def spare_pooler(model: PreTrainedModel) -> dict[str, torch.Tensor]:

@@ -21,6 +21,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common import loading_policy
+from mirror.common.errors import InputError, library_errors
 from mirror.modeling.backbone import quiet, spare_pooler
 from mirror.modeling.encoder import MIRROR_CONFIG, Encoder
 
@@ -55,7 +56,7 @@ def save_encoder(
 
     Args:
         head: modules of sentence-transformers after the pooling.
-        prompts: `prompts` and `default_prompt_name` of the base model.
+        prompts: `prompts`, `default_prompt_name` and `truncate_dim` of the base model.
         settings: the configuration of the run, kept in `mirror_config.json`.
     """
     folder = Path(folder)
@@ -83,20 +84,21 @@ def verify_encoder(folder: str | Path, encoder: Encoder, texts: list[str]) -> di
         The lowest cosine for each reader that has the pooling.
 
     Raises:
-        RuntimeError: a reader computes other embeddings.
+        InputError: a reader cannot load the folder, or computes other embeddings.
     """
     from sentence_transformers import SentenceTransformer
 
-    expected = encoder.encode(texts)
-    ours = Encoder.from_pretrained(str(folder), device=encoder.model.device)
-    with quiet():
-        theirs = SentenceTransformer(str(folder), device=str(encoder.model.device), **loading_policy.remote_code())
-    cosines = {"transformers AutoModel and pool()": _lowest_cosine(expected, ours.encode(texts))}
-    if encoder.pooling not in NOT_EXPORTABLE:
-        cosines["sentence-transformers"] = _lowest_cosine(expected, theirs.encode(texts))
+    with library_errors(f"{folder} cannot be read back"):
+        expected = encoder.encode(texts)
+        ours = Encoder.from_pretrained(str(folder), device=encoder.model.device)
+        with quiet():
+            theirs = SentenceTransformer(str(folder), device=str(encoder.model.device), **loading_policy.remote_code())
+        cosines = {"transformers AutoModel and pool()": _lowest_cosine(expected, ours.encode(texts))}
+        if encoder.pooling not in NOT_EXPORTABLE:
+            cosines["sentence-transformers"] = _lowest_cosine(expected, theirs.encode(texts))
     for reader, cosine in cosines.items():
         if not cosine > MINIMUM_COSINE:
-            raise RuntimeError(f"{folder} reads differently in {reader}: cosine {cosine:.6f}, expected 1")
+            raise InputError(f"{folder} reads differently in {reader}: lowest cosine {cosine:.6f}, expected 1")
     return cosines
 
 

@@ -34,7 +34,8 @@ def fingerprint(encoder: Encoder) -> str:
     digest = hashlib.sha256()
     config = {key: value for key, value in encoder.model.config.to_dict().items() if not key.startswith("_")}
     described = (sorted(config.items(), key=str), encoder.head, encoder.pooling, encoder.max_seq_length)
-    digest.update(repr(described + ((encoder.prompt,) if encoder.prompt else ())).encode())
+    described += tuple(value for value in (encoder.prompt, encoder.truncate_dim) if value)
+    digest.update(repr(described).encode())
     digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
     for part in (encoder.model, encoder.head):
         for name, tensor in sorted(part.state_dict().items()):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import pickle
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,9 +14,19 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common import loading_policy
-from mirror.common.errors import InputError, one_line
+from mirror.common.errors import InputError
 from mirror.common.nearest_neighbors import top_k, unit_length
-from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, position_limit, quiet, unknown_share
+from mirror.modeling.backbone import (
+    MAXIMUM_UNKNOWN,
+    check_name,
+    check_size,
+    load_backbone,
+    load_config,
+    loading,
+    position_limit,
+    quiet,
+    unknown_share,
+)
 from mirror.modeling.pooling import POOLING_MODES, pool
 
 
@@ -45,11 +54,12 @@ class Encoder:
         max_seq_length: int = DEFAULT_MAX_SEQ_LENGTH,
         head: Sequence[nn.Module] = (),
         prompt: str = "",
+        truncate_dim: int | None = None,
     ):
         if pooling not in POOLING_MODES:
             raise InputError(f"unknown pooling '{pooling}'; one of {', '.join(POOLING_MODES)}")
         self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
-        self.max_seq_length, self.prompt = max_seq_length, prompt
+        self.max_seq_length, self.prompt, self.truncate_dim = max_seq_length, prompt, truncate_dim
         self.head = nn.Sequential(*head).to(model.device)
         self._warned = False
 
@@ -78,8 +88,6 @@ class Encoder:
         Raises:
             InputError: nothing that can be loaded, a decoder, or no pooling known.
         """
-        if Path(name_or_path).is_dir() and not (Path(name_or_path) / "config.json").exists():
-            raise InputError(f"{name_or_path}: no config.json in this folder; give a model folder or a Hub id")
         known = checkpoint_settings(name_or_path)
         if pooling and known.get("pooling") and pooling != known["pooling"]:
             logger.warning("%s says pooling '%s'; using '%s' as asked", name_or_path, known["pooling"], pooling)
@@ -94,14 +102,31 @@ class Encoder:
         head = [module.to(DTYPES[dtype]) for module in known.get("head", ())]
         length = max_seq_length or known.get("max_seq_length") or DEFAULT_MAX_SEQ_LENGTH
         prompt = choose_prompt(name_or_path, known, prompt, prompt_name)
-        return cls(model.to(device).eval(), tokenizer, pooling, min(length, position_limit(model)), head, prompt)
+        length = min(length, position_limit(model))
+        encoder = cls(model.to(device).eval(), tokenizer, pooling, length, head, prompt, known.get("truncate_dim"))
+        encoder.check(name_or_path)
+        return encoder
+
+    @torch.no_grad()
+    def check(self, name_or_path: str) -> None:
+        """Encode one word, to see that tokenizer, model and later modules fit together.
+
+        Raises:
+            InputError: they do not; the message names the model.
+        """
+        with loading(name_or_path):
+            vector = self.forward(self.tokenize(["a"]))
+            if vector.shape != (1, self.dimension):
+                raise ValueError(
+                    f"the vector of a text has the shape {tuple(vector.shape)}, not (1, {self.dimension})"
+                )
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], batch_size: int = 64, show_progress: bool | None = None) -> np.ndarray:
         """Vectors of `texts` in their order; each distinct text is encoded once, in batches of similar length.
 
         Args:
-            texts: N strings; special tokens in them ("[MASK]") are treated as plain text.
+            texts: N strings; a special token in them, such as "[MASK]", is that token, as in other readers.
             batch_size: rows of one forward pass.
             show_progress: a progress bar on stderr; by default only for a long list on a terminal.
 
@@ -164,15 +189,13 @@ class Encoder:
     def dimension(self) -> int:
         """Width D of the vectors."""
         widths = [module.out_features for module in self.head if hasattr(module, "out_features")]
-        return widths[-1] if widths else self.model.config.hidden_size
+        width = widths[-1] if widths else self.model.config.hidden_size
+        return min(width, self.truncate_dim or width)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids of each text after the prompt, special ones included, cut at `max_seq_length`; not padded."""
         encoded = self.tokenizer(
-            [self.prompt + text for text in texts],
-            truncation=True,
-            max_length=self.max_seq_length,
-            split_special_tokens=True,
+            [self.prompt + text for text in texts], truncation=True, max_length=self.max_seq_length
         )
         return encoded["input_ids"]
 
@@ -182,7 +205,8 @@ class Encoder:
         batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
         output = self.model(**batch, output_hidden_states=self.pooling == "first_last_mean")
         vectors = pool(output, batch["attention_mask"], self.pooling)
-        return self.head({"sentence_embedding": vectors})["sentence_embedding"] if len(self.head) else vectors
+        vectors = self.head({"sentence_embedding": vectors})["sentence_embedding"] if len(self.head) else vectors
+        return vectors[:, : self.truncate_dim]
 
 
 def deduplicated(encode: Encode) -> Encode:
@@ -198,16 +222,21 @@ def deduplicated(encode: Encode) -> Encode:
 
 
 def checkpoint_settings(name_or_path: str) -> dict:
-    """What a checkpoint says about its embeddings: pooling, max_seq_length, head (later modules), prompts; empty for an LM.
+    """What a checkpoint says about its embeddings; empty for an LM.
+
+    That is pooling, max_seq_length, head (later modules), prompts, default_prompt_name, truncate_dim: those that it has.
 
     Raises:
         InputError: it is damaged, or not a checkpoint that can be read.
     """
-    stored = _read_json(name_or_path, MIRROR_CONFIG)
-    if stored and not stored.get("has_head"):
-        return stored
-    modules = _read_json(name_or_path, "modules.json")
-    return (_sentence_transformers_settings(name_or_path, modules) if modules else {}) | (stored or {})
+    check_name(name_or_path)
+    with loading(name_or_path):
+        settings = _read_json(name_or_path, MIRROR_CONFIG, dict) or {}
+        if not settings or settings.get("has_head"):
+            modules = _read_json(name_or_path, "modules.json", list)
+            settings = (_sentence_transformers_settings(name_or_path, modules) if modules else {}) | settings
+        _check_settings(settings)
+    return settings
 
 
 def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_name: str | None) -> str:
@@ -231,34 +260,51 @@ def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_nam
     return prompt or ""
 
 
-def _read_json(name_or_path: str, filename: str) -> dict | list | None:
+def _read_json(name_or_path: str, filename: str, kind: type) -> dict | list | None:
+    path = loading_policy.model_file(name_or_path, filename)
+    if path is None:
+        return None
     try:
-        path = loading_policy.model_file(name_or_path, filename)
-    except OSError as error:  # not a valid Hub id
-        raise InputError(
-            f"cannot load model '{name_or_path}': there is no such folder, and it is not a Hub id"
-        ) from error
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8")) if path else None
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
         raise InputError(f"{name_or_path}: {filename} is not valid JSON ({error})") from error
+    if not isinstance(content, kind):
+        raise InputError(f"{name_or_path}: {filename} holds a {type(content).__name__}, expected a {kind.__name__}")
+    return content
+
+
+def _check_settings(settings: dict) -> None:
+    """
+    Raises:
+        ValueError: a value of another type than a checkpoint has.
+    """
+    prompts = settings.get("prompts") or {}
+    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+        raise ValueError(f"prompts {prompts!r} are not texts by name")
+    if settings.get("pooling") not in (None, *POOLING_MODES):
+        raise ValueError(f"pooling {settings['pooling']!r} is not one of {', '.join(POOLING_MODES)}")
+    if not isinstance(settings.get("default_prompt_name"), str | None):
+        raise ValueError(f"default_prompt_name {settings['default_prompt_name']!r} is not a name")
+    for name in ("max_seq_length", "truncate_dim"):
+        value = settings.get(name)
+        if value is not None and (type(value) is not int or value < 1):
+            raise ValueError(f"{name} {value!r} is not a positive whole number")
 
 
 def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> dict:
     """Pooling, length and later modules of a sentence-transformers checkpoint, read by that library itself."""
     from sentence_transformers import SentenceTransformer
 
+    check_size(name_or_path, load_config(name_or_path))
     for module in modules:
         if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
             raise InputError(f"{name_or_path}: modules.json names '{module['path']}', which is outside the checkpoint")
         loading_policy.check_weights(name_or_path, module["path"])
-    try:
-        with quiet():
-            loaded = SentenceTransformer(
-                name_or_path, device="cpu", **loading_policy.remote_code(), model_kwargs=loading_policy.weights()
-            )
-    except (OSError, ValueError, ImportError, pickle.UnpicklingError) as error:
-        raise InputError(f"cannot load model '{name_or_path}': {one_line(error)}") from error
+        _check_layer_size(name_or_path, module["path"])
+    with quiet():
+        loaded = SentenceTransformer(
+            name_or_path, device="cpu", **loading_policy.remote_code(), model_kwargs=loading_policy.weights()
+        )
     kinds = [type(module).__name__ for module in loaded]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise InputError(
@@ -275,7 +321,24 @@ def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> d
         "prompts": {name: text for name, text in loaded.prompts.items() if text},
         "default_prompt_name": loaded.default_prompt_name,
         "include_prompt": getattr(loaded[1], "include_prompt", True),
+        "truncate_dim": getattr(loaded, "truncate_dim", None),
     }
+
+
+def _check_layer_size(name_or_path: str, folder: str) -> None:
+    """`mirror.modeling.backbone.check_size` for a dense layer of sentence-transformers.
+
+    Raises:
+        InputError
+    """
+    config = _read_json(name_or_path, f"{folder}/config.json", dict) or {} if folder else {}
+    sizes = [config.get(name) for name in ("in_features", "out_features")]
+    stored = loading_policy.weights_bytes(name_or_path, folder)
+    if stored is not None and all(type(size) is int for size in sizes) and sizes[0] * sizes[1] > 8 * stored:
+        raise InputError(
+            f"{name_or_path}: {folder}/config.json asks for a layer of {sizes[0]:,} x {sizes[1]:,} weights, but what is stored "
+            f"has {stored:,} bytes"
+        )
 
 
 def _check_finite(vectors: np.ndarray, texts: Sequence[str]) -> None:

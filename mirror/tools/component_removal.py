@@ -61,6 +61,10 @@ def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[st
     from mirror.modeling.encoder import Encoder
 
     encoder = Encoder.from_pretrained(source)
+    truncate_dim, encoder.truncate_dim = (
+        encoder.truncate_dim,
+        None,
+    )  # sentence-transformers truncates after all modules
     components = fit_components(encoder.encode(list(texts)), num_components)
     layer = removal_layer(components)
     temporary = Path(f"{target}.tmp")
@@ -73,6 +77,7 @@ def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[st
         encoder.max_seq_length,
         [*encoder.head, layer],
         encoder.prompt,
+        truncate_dim,
     )
     verify_encoder(temporary, expected, list(texts)[:8])
     temporary.replace(target)

@@ -25,8 +25,8 @@ from datasets import Dataset, IterableDataset, concatenate_datasets
 from tqdm.auto import tqdm
 
 from mirror.common.atomic_files import atomic_path, atomic_write_text, make_output_folder
-from mirror.common.errors import InputError, one_line
-from mirror.data.corpus import CorpusSource, open_parts, pick_columns
+from mirror.common.errors import InputError, library_errors, one_line
+from mirror.data.corpus import CorpusSource, open_parts, pick_columns, read_batches
 
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,8 @@ class ShardFolder:
         self._write_manifest({"num_rows": num_rows, "num_shards": len(expected)})
 
     def _check_manifest(self) -> None:
-        stored = json.loads((self.path / MANIFEST).read_text(encoding="utf-8"))
+        with library_errors(str(self.path / MANIFEST)):
+            stored = dict(json.loads((self.path / MANIFEST).read_text(encoding="utf-8")))
         for key, value in self.settings.items():
             if stored.get(key) != value:
                 raise InputError(
@@ -178,7 +179,7 @@ def fill(
     total = len(rows) if isinstance(rows, Dataset) else None
     num_rows = 0
     with tqdm(total=total, desc="rows", unit="row", unit_scale=True, disable=None if process == 0 else True) as bar:
-        for number, batch in enumerate(rows.iter(batch_size=folder.shard_rows)):
+        for number, batch in enumerate(read_batches(rows, folder.shard_rows, "the input")):
             texts = batch["text"]
             if number % num_processes == process and not folder.holds(number, texts):
                 folder.write(number, texts, encode(texts))

@@ -97,7 +97,7 @@ def encode_with_onnx(path: Path, encoder: Encoder, texts: Sequence[str]) -> np.n
         vector = pool(output, torch.ones(hidden.shape[:2], dtype=torch.long), encoder.pooling)
         if len(encoder.head):
             vector = encoder.head({"sentence_embedding": vector})["sentence_embedding"]
-        vectors.append(vector.detach().numpy())
+        vectors.append(vector[:, : encoder.truncate_dim].detach().numpy())
     position = {text: row for row, text in enumerate(unique)}
     return np.concatenate(vectors)[[position[text] for text in texts]]
 

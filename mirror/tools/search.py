@@ -13,6 +13,7 @@ and duplicate texts are dropped. In a pipe or a file, the output is tab-separate
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import re
 import shutil
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror.common.cli import Parser, positive
-from mirror.common.errors import run_main
+from mirror.common.errors import InputError, run_main
 from mirror.common.logging import configure_logging, hide_dataset_progress
 
 
@@ -84,7 +85,12 @@ def main() -> None:
 def read_queries(num_texts: int) -> Iterator[str]:
     """Queries from stdin, one per line; on a terminal with a prompt, until an empty line, Ctrl-D or Ctrl-C."""
     if not sys.stdin.isatty():
-        yield from (line.strip() for line in sys.stdin if line.strip())
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(encoding="utf-8", errors="strict")  # whatever the locale says
+        try:
+            yield from (line.strip() for line in sys.stdin if line.strip())
+        except UnicodeDecodeError as error:
+            raise InputError(f"stdin: not UTF-8 ({error.reason}); convert it, e.g. with iconv") from error
         return
     sys.stderr.write(f"{num_texts:,} texts; an empty line ends the search\n")
     while True:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 
 import torch
 from accelerate import PartialState
 from transformers import TrainingArguments
 
+from mirror.common.errors import InputError
 from mirror.training.base_options import BaseOptions
 
 
@@ -27,6 +29,9 @@ class BaseConfig(BaseOptions, TrainingArguments):
     """
 
     def __post_init__(self) -> None:
+        for name, value in ((item.name, getattr(self, item.name)) for item in fields(self)):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"--{name} {value} is not a finite number")
         if not torch.accelerator.is_available():
             self.use_cpu = True  # otherwise --bf16 is refused on a machine without a GPU
         if self.use_cpu:

@@ -5,12 +5,14 @@ By the tests of `mirror.evaluation.own_text`, or by alignment plus uniformity (W
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from mirror.common.alignment_uniformity import alignment, uniformity
+from mirror.common.errors import InputError
 from mirror.data.collators import both_views
 from mirror.data.two_view_dataset import TwoViewDataset
 from mirror.evaluation.own_text import OwnTextTest, combined_score
@@ -60,8 +62,19 @@ def noisy_views(encoder: Encoder, dataset: TwoViewDataset) -> tuple[Tensor, Tens
 
 
 def combine_scorers(*scorers: Scorer | None) -> Scorer | None:
-    """One function that returns the scores of all `scorers`; None if there are none."""
+    """One function that returns the scores of all `scorers`; None if there are none.
+
+    It raises `InputError` for a score that is not finite: no checkpoint would be better or worse.
+    """
     present = [scorer for scorer in scorers if scorer]
     if not present:
         return None
-    return lambda encoder: {name: score for scorer in present for name, score in scorer(encoder).items()}
+
+    def score(encoder: Encoder) -> dict[str, float]:
+        scores = {name: value for scorer in present for name, value in scorer(encoder).items()}
+        for name, value in scores.items():
+            if not math.isfinite(value):
+                raise InputError(f"the score {name} is {value}, with which no checkpoint can be chosen")
+        return scores
+
+    return score

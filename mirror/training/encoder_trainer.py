@@ -14,6 +14,7 @@ from transformers.trainer_utils import TrainOutput
 
 from mirror.common.errors import InputError
 from mirror.data.endless_stream import EndlessStream
+from mirror.data.files import reading
 from mirror.training.hub import HubPushMixin
 from mirror.training.resumable import ResumableTrainer
 from mirror.training.run_identity import check_identity, digest_of_model, run_identity, save_identity
@@ -104,6 +105,11 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         super().describe_checkpoint(folder)
         if self.is_world_process_zero():
             save_identity(self.identity(), folder)
+
+    def get_batch_samples(self, epoch_iterator, num_batches, device):
+        names = self.settings.get("train_file") or [self.dataset_name or "train_dataset"]
+        with reading(" ".join(names)):
+            return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def monitor(self, name: str, value: Tensor) -> Tensor:
         """Remember a scalar: the log shows its mean since the last line. Returns it."""

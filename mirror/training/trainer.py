@@ -20,8 +20,9 @@ from mirror.common.alignment_uniformity import alignment, uniformity
 from mirror.common.distributed import gather_with_gradient, rank
 from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
-from mirror.data.corpus import Corpus, as_corpus, source_settings
+from mirror.data.corpus import Corpus, as_corpus, source_name, source_settings
 from mirror.data.corpus_report import corpus_report, format_report, near_duplicates_of, row_tokens
+from mirror.data.files import reading
 from mirror.data.held_out import hold_out
 from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
 from mirror.evaluation.own_text import OwnTextTest, make_tests
@@ -105,8 +106,11 @@ class MirrorTrainer(EncoderTrainer):
         check_vocabulary(tokenizer, model.config, name)
         args.resolve_for(name, model.config.model_type, base.get("pooling"))
         self.head, self.prompts = keep_modules(base, args.pooling, name), prompts_to_save(base, args)
+        self.truncate_dim = base.get("truncate_dim")
         self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
         check_length(model, args.max_seq_length)
+        if len(self.head):
+            Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*self.head]).check(name)
         if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
             raise InputError(
                 "--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more"
@@ -124,14 +128,16 @@ class MirrorTrainer(EncoderTrainer):
             corpus, score_views = as_corpus(train_dataset), None
             if not args.force:
                 check_texts_are_known(corpus.sample_texts(200), tokenizer)
-            corpus, held_out = hold_out(corpus, args.validation_samples)
+            with reading(source_name(corpus.source)):
+                corpus, held_out = hold_out(corpus, args.validation_samples)
             if held_out is None and args.select_by:
                 raise InputError(
                     f"--select_by {args.select_by}: the corpus is small; name a number of --validation_samples"
                 )
             if held_out is not None and args.eval_strategy != IntervalStrategy.NO:
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
-            check_batch_fits(corpus.rows, args)
+            with reading(source_name(corpus.source)):
+                check_batch_fits(corpus.rows, args)
             step_rows = args.train_batch_size * args.world_size
             dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
         near_duplicates = near_duplicates_of(corpus)
@@ -256,7 +262,13 @@ class MirrorTrainer(EncoderTrainer):
         """
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False)
         return Encoder(
-            model.eval(), self.processing_class, self.args.pooling, self.saved_length, [*self.head], self.prompt
+            model.eval(),
+            self.processing_class,
+            self.args.pooling,
+            self.saved_length,
+            [*self.head],
+            self.prompt,
+            self.truncate_dim,
         )
 
     def training_rows(self) -> list[Dataset | IterableDataset]:
@@ -349,12 +361,13 @@ def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
 
 
 def prompts_to_save(base: dict, args: MirrorConfig) -> dict:
-    """The prompts of the base model, and as the default the one that is trained with."""
+    """The prompts of the base model, as the default the one that is trained with, and its truncation."""
     prompts, default = base.get("prompts") or {}, args.prompt_name or base.get("default_prompt_name")
     if args.prompt is not None:
         default = "default" if args.prompt else None
         prompts = prompts | {"default": args.prompt} if args.prompt else prompts
-    return {key: value for key, value in (("prompts", prompts), ("default_prompt_name", default)) if value}
+    kept = {"prompts": prompts, "default_prompt_name": default, "truncate_dim": base.get("truncate_dim")}
+    return {key: value for key, value in kept.items() if value}
 
 
 def make_own_text_tests(held_out: Dataset | None) -> list[OwnTextTest]:

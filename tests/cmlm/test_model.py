@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers import (
+    AutoModel,
     BartConfig,
     BertConfig,
     BertForMaskedLM,
@@ -226,6 +227,28 @@ def test_an_encoder_and_its_other_parts_come_together_again(bert_folder, tmp_pat
         assert torch.equal(other.state_dict()[name], value), name
 
 
+@pytest.mark.parametrize("kind", ["base with a pooler", "base without", "from scratch"])
+def test_no_reader_misses_a_pooler(bert_folder, tokenizer, tmp_path, kind, capfd):
+    """transformers warns of random weights where a checkpoint has none for a part of the model."""
+    folder = bert_folder
+    if kind == "base with a pooler":
+        base = AutoModel.from_pretrained(bert_folder)  # its pooler is drawn at random
+        folder = str(tmp_path / "base")
+        base.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    model, _ = load_cmlm(folder, 5, from_scratch=kind == "from scratch")
+    assert not any("pooler" in name for name, _ in model.named_parameters())
+    save_cmlm(tmp_path / "out", model, tokenizer, 24, "pooled")
+    capfd.readouterr()
+    read, report = AutoModel.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not report["missing_keys"] and "MISSING" not in "".join(capfd.readouterr())
+    expected = base.pooler.dense.weight if kind == "base with a pooler" else torch.eye(32)
+    assert torch.equal(read.pooler.dense.weight, expected)
+    later, _ = load_cmlm(str(tmp_path / "out"), 5)
+    save_cmlm(tmp_path / "later", later, tokenizer, 24, "pooled")
+    assert torch.equal(AutoModel.from_pretrained(tmp_path / "later").pooler.dense.weight, expected)
+
+
 def test_parts_of_another_shape_are_refused(bert_folder, tmp_path):
     model, tokenizer = load_cmlm(bert_folder, 5)
     save_cmlm(tmp_path, model, tokenizer, 24, "pooled")
@@ -261,12 +284,14 @@ def test_word_embeddings_of_another_width_are_refused():
 
 
 def test_a_model_that_is_no_masked_lm_is_refused(tokenizer, tmp_path):
-    with pytest.raises(InputError, match=r"cannot load masked LM"):
+    with pytest.raises(InputError, match=r"no config.json in this folder"):
         load_cmlm(str(tmp_path))
     tokenizer.save_pretrained(tmp_path)
     GPT2Config(vocab_size=len(tokenizer), n_embd=32, n_layer=1, n_head=2).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"cannot load masked LM .*GPT2Config"):
+    with pytest.raises(InputError, match=r"\(gpt2\) is not a bidirectional encoder"):
         load_cmlm(str(tmp_path))
     BartConfig(vocab_size=len(tokenizer), d_model=32, encoder_layers=1, decoder_layers=1).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"bart has a decoder; give an encoder such as bert-base-uncased"):
+    with pytest.raises(
+        InputError, match=r"\(bart\) is not a bidirectional encoder; give a masked LM such as bert-base-uncased"
+    ):
         load_cmlm(str(tmp_path))

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from datasets import Dataset
 
+from mirror.common.errors import InputError
 from mirror.data.arrow_cache import load_dataset, map_rows
 from mirror.data.corpus import CorpusSource, load_corpus
 
@@ -69,4 +70,26 @@ def test_rows_in_memory_streams_and_missing_files_pass(settings, tmp_path, caplo
     assert next(iter(stream)) == {"text": "TEXT 0"}
     with pytest.raises(FileNotFoundError):
         load_dataset("text", data_files=str(tmp_path / "absent.txt"), split="train")
+    assert not caplog.text
+
+
+def test_a_truncated_description_is_that_of_the_cache_and_written_again(settings, cache, caplog):
+    assert list(load_corpus(settings).rows["text"]) == TEXTS
+    (info,) = cache.rglob("dataset_info.json")
+    os.truncate(info, 40)
+    assert list(load_corpus(settings).rows["text"]) == TEXTS
+    assert "a file of the datasets cache is truncated" in caplog.text
+    caplog.clear()
+    assert list(load_corpus(settings).rows["text"]) == TEXTS and not caplog.text
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")])
+def test_a_cache_that_cannot_be_written_is_named(settings, cache, caplog, monkeypatch, error):
+    def refuse(*args, **options):
+        error.filename = str(cache / "text")
+        raise error
+
+    monkeypatch.setattr(datasets, "load_dataset", refuse)
+    with pytest.raises(InputError, match=r"the datasets cache .*cache cannot be written .*; set HF_DATASETS_CACHE"):
+        load_corpus(settings)
     assert not caplog.text

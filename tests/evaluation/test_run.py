@@ -112,3 +112,21 @@ def test_scores_outlive_a_task_that_fails_and_are_used_by_the_next_run(data_dir,
     assert calls
     kept.finish()
     assert not (tmp_path / "unfinished.json").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_score_that_is_no_number_is_refused(data_dir):
+    write_tsv(data_dir / "qnli/dev.tsv", ("question", "sentence", "label"), [("a 1", "b 2", "entailment")] * 5463)
+    with pytest.raises(
+        InputError, match=r"task qnli: the score is nan, because its labels or scores are all the same"
+    ):
+        run(on_a_circle, ["qnli"], data_dir)
+
+
+def test_data_that_cannot_be_read_is_one_line(data_dir, monkeypatch):
+    def unreadable(self, **options):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr("pathlib.Path.read_text", unreadable)
+    with pytest.raises(InputError, match=r"rg65.tsv: \[Errno 13\] Permission denied"):
+        make_plan(["rg65"], data_dir)

@@ -5,6 +5,7 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.evaluation import transfer
+from mirror.evaluation.run import PreparedTask
 from tests.evaluation.folder import write_tsv
 
 
@@ -146,3 +147,12 @@ def test_too_few_rows_of_a_class(tmp_path):
     write_tsv(tmp_path / "mine/trec.tsv", ("split", "text", "label"), rows)
     with pytest.raises(InputError, match="needs 10 rows"):
         task_of(tmp_path, "trec", senteval_dir=tmp_path / "mine").score(encode, tmp_path)
+
+
+def test_a_training_part_of_one_class_is_one_line(tmp_path):
+    rows = [(split, f"{number} x", "1") for split in ("train", "dev", "test") for number in range(6)]
+    write_tsv(tmp_path / "own/sst2.tsv", ("split", "text", "label"), rows)
+    task = PreparedTask(task_of(tmp_path, "sst2", senteval_dir=tmp_path / "own"), tmp_path)
+    with pytest.raises(InputError, match=r"^task transfer_sst2: .*at least 2 classes") as refused:
+        task.score(encode)
+    assert "\n" not in str(refused.value)

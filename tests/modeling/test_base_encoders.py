@@ -55,6 +55,23 @@ def test_embeddings_are_those_of_sentence_transformers_with_its_default_prompt(b
     assert len({fingerprint(item) for item in (named, plain)}) == 2
 
 
+def test_the_truncation_of_the_base_is_kept(bert_folder, sentences, tmp_path):
+    folder = make_base(tmp_path / "base", bert_folder)
+    config = json.loads((tmp_path / "base" / "config_sentence_transformers.json").read_text())
+    (tmp_path / "base" / "config_sentence_transformers.json").write_text(json.dumps(config | {"truncate_dim": 3}))
+    theirs, ours = SentenceTransformer(folder, device="cpu"), Encoder.from_pretrained(folder)
+    assert ours.dimension == 3 and ours.encode(TEXTS).shape == (3, 3)
+    np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
+    whole = Encoder(ours.model, ours.tokenizer, "mean", 40, [*ours.head])
+    assert fingerprint(ours) != fingerprint(whole)
+    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=1, bf16=False)
+    trainer = MirrorTrainer(folder, config, sentences)
+    trainer.train()
+    trainer.save_model()
+    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+    assert Encoder.from_pretrained(str(tmp_path / "out")).dimension == 3
+
+
 def test_an_unknown_prompt_is_named(base):
     with pytest.raises(InputError, match=r"base has no prompt 'document'; it has query, passage; or give one with"):
         Encoder.from_pretrained(base, prompt_name="document")

@@ -10,6 +10,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
+from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.checkpoint import save_encoder, verify_encoder
 from mirror.modeling.encoder import Encoder
@@ -76,12 +77,25 @@ def test_what_others_cannot_be_told_is_said_aloud_and_ours_still_knows(bert_fold
     assert list(cosines) == ["transformers AutoModel and pool()"]  # nothing is claimed of a reader without the pooling
 
 
+def test_a_reader_that_cannot_load_the_folder_is_named(bert_folder, tmp_path):
+    encoder = saved(tmp_path, bert_folder, "cls")
+    (tmp_path / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(InputError, match="cannot be read back: TypeError: Pooling"):
+        verify_encoder(tmp_path, encoder, TEXTS)
+
+
+def test_texts_with_special_tokens_are_read_alike(bert_folder, tmp_path):
+    encoder = saved(tmp_path, bert_folder, "mean")
+    texts = ["the [MASK] sees [SEP] the dog", "[CLS] rain", "the cat", "[PAD] [UNK]"]
+    assert min(verify_encoder(tmp_path, encoder, texts).values()) > 0.9999
+
+
 def test_a_reader_that_disagrees_is_an_error(bert_folder, tmp_path):
     encoder = saved(tmp_path, bert_folder, "cls")
     config = json.loads((tmp_path / "1_Pooling" / "config.json").read_text())
     config |= {"pooling_mode": "mean", "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True}
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(RuntimeError, match="reads differently in sentence-transformers: cosine"):
+    with pytest.raises(InputError, match="reads differently in sentence-transformers: lowest cosine"):
         verify_encoder(tmp_path, encoder, TEXTS)
 
 

@@ -277,3 +277,18 @@ def test_what_others_wrote_is_no_markdown(trained):
 def test_descriptions_of_views_and_loss(flags, views, loss, tmp_path):
     settings = MirrorConfig(output_dir=str(tmp_path), **flags).to_dict()
     assert describe_views(settings) == views and describe_loss(settings) == loss
+
+
+def test_the_licence_of_a_base_model_writes_no_markdown(trained, monkeypatch):
+    record = json.loads((trained / "train_results.json").read_text())
+    kept = (trained / "train_results.json").read_bytes(), (trained / "README.md").read_bytes()
+    injected = "x\n\n# Free money\n[click](http://a.b) <script>"
+    record["run"]["license"] = record["run"]["base_model"]["license"] = {"license": "other", "license_name": injected}
+    (trained / "train_results.json").write_text(json.dumps(record))
+    refresh(monkeypatch, trained)
+    text = ModelCard.load(trained / "README.md").text
+    for part in ("# Free money", "[click]", "<script>"):
+        assert part not in text
+    assert "Licence of the base model: x__# Free".replace("#", "_") in text
+    (trained / "train_results.json").write_bytes(kept[0])
+    (trained / "README.md").write_bytes(kept[1])

@@ -57,6 +57,14 @@ def test_queries_come_from_a_pipe(folder, sentences, monkeypatch, capsys):
     assert all(float(row[1]) == pytest.approx(1, abs=1e-3) for row in rows)
 
 
+def test_queries_that_are_not_utf8_are_one_line(folder, monkeypatch):
+    argv = [str(folder / "out"), str(folder / "texts.txt"), "--top_k", "1"]
+    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", *argv])
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("a café\n".encode("latin-1")), encoding="latin-1"))
+    with pytest.raises(InputError, match=r"stdin: not UTF-8 \(.*\); convert it"):
+        search.main()
+
+
 def test_embeddings_are_cached(folder, monkeypatch, capsys, tmp_path):
     flags = ["the cat", "--cache_dir", str(tmp_path)]
     run(monkeypatch, folder, *flags)

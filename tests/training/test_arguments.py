@@ -65,14 +65,30 @@ def test_numbers_that_yaml_takes_for_strings(parse, recipe):
     assert parse("--config", recipe("learning_rate: 5e-5\n")).learning_rate == 5e-5
 
 
+def test_a_recipe_is_read_as_the_command_line_is(recipe):
+    data = parse_arguments(["--config", recipe("train_file: a.txt\nstreaming: yes\npair_separator: -|-\n")])[1]
+    assert data.train_file == ["a.txt"] and data.streaming is True and data.pair_separator == "-|-"
+    data = parse_arguments(["--config", recipe("train_file: [a.txt, b.txt]\ntext_column:\n")])[1]
+    assert data.train_file == ["a.txt", "b.txt"] and data.text_column is None
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("temprature: 0.1\n", "unknown key 'temprature'; did you mean 'temperature'"),
         ("- a\n", "expected a mapping"),
-        ("learning_rate: fast\n", "learning_rate: 'fast' is not a valid value"),
+        ("learning_rate: fast\n", r"--config .*: argument --learning_rate: invalid float value: 'fast'"),
         ("a: [", "--config"),
         ("!!python/object/apply:os.system ['true']", "--config"),
+        ("1: 2\n", "unknown key '1'"),
+        ("help: true\n", "unknown key 'help'"),
+        ("day: 2020-99-99\n", "--config .*: month must be in 1..12"),
+        ("learning_rate: [1e-5, 2e-5]\n", r"learning_rate takes one value, got \[.*\]"),
+        ("learning_rate: {a: 1}\n", "argument --learning_rate: invalid float value"),
+        ("seed: 1.5\n", "argument --seed: invalid int value: '1.5'"),
+        ("train_file: []\n", "argument --train_file: expected at least one argument"),
+        ("lr_scheduler_type: bogus\n", "bogus"),
+        ("learning_rate: .nan\n", "--learning_rate nan is not a finite number"),
     ],
 )
 def test_recipes_that_are_wrong(parse, recipe, text, message):
@@ -93,6 +109,8 @@ def test_recipes_that_are_wrong(parse, recipe, text, message):
         (["--pair_columns", "a"], "--pair_columns takes two names"),
         (["--max_train_samples", "0"], "--max_train_samples must be at least 1"),
         (["--config", "absent.yaml"], "absent.yaml"),
+        (["--learning_rate", "nan"], "--learning_rate nan is not a finite number"),
+        (["--warmup_steps", "inf"], "--warmup_steps inf is not a finite number"),
     ],
 )
 def test_values_that_are_wrong(parse, argv, message):

@@ -14,7 +14,7 @@ from mirror.common.errors import InputError
 from mirror.data.two_view_dataset import TwoViewDataset
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
-from mirror.training.checkpoint_selection import alignment_uniformity_scorer, noisy_views
+from mirror.training.checkpoint_selection import alignment_uniformity_scorer, combine_scorers, noisy_views
 from mirror.training.config import MirrorConfig
 from run_mirror import main
 
@@ -83,3 +83,9 @@ def test_the_checkpoint_of_the_lowest_sum_is_kept(bert_folder, sentences, tmp_pa
 def test_what_is_wrong_is_said(flags, message):
     with pytest.raises(InputError, match=message):
         MirrorConfig(**flags)
+
+
+def test_a_score_that_is_no_number_is_refused(encoder):
+    score = combine_scorers(None, lambda encoder: {"mine": float("nan")})
+    with pytest.raises(InputError, match="the score mine is nan, with which no checkpoint can be chosen"):
+        score(encoder)

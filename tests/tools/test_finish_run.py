@@ -1,0 +1,37 @@
+"""The end of a training: a check that fails costs nothing of the run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import run_mirror
+from mirror.common.errors import InputError
+from mirror.modeling.encoder import Encoder
+from mirror.training.run_record import RunRecord
+
+
+def train(monkeypatch, bert_folder, texts, output_dir) -> None:
+    (output_dir.parent / "texts.txt").write_text("\n".join(texts))
+    flags = ["--model_name_or_path", bert_folder, "--train_file", str(output_dir.parent / "texts.txt")]
+    flags += ["--pooling", "mean", "--per_device_train_batch_size", "40", "--max_steps", "1", "--disable_tqdm", "true"]
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *flags, "--output_dir", str(output_dir)])
+    run_mirror.main()
+
+
+def test_a_reader_that_differs_loses_nothing_of_the_run(bert_folder, sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr("mirror.modeling.checkpoint.MINIMUM_COSINE", 2)  # which no reader reaches
+    with pytest.raises(
+        InputError, match=r"reads differently in transformers .*; the encoder, its record and its card"
+    ):
+        train(monkeypatch, bert_folder, sentences, tmp_path / "out")
+    assert RunRecord.load(tmp_path / "out").cosine_after_reload == {}
+    assert (tmp_path / "out" / "README.md").exists()
+    assert Encoder.from_pretrained(str(tmp_path / "out")).encode(["a cat"]).shape == (1, 32)
+
+
+def test_a_corpus_of_special_tokens_is_trained_on_and_verified(bert_folder, sentences, tmp_path, monkeypatch):
+    texts = [f"the [MASK] and [SEP] {text}" for text in sentences]
+    train(monkeypatch, bert_folder, texts, tmp_path / "out")
+    assert min(RunRecord.load(tmp_path / "out").cosine_after_reload.values()) > 0.9999
