@@ -34,8 +34,9 @@ from tests.tools.test_push import server  # noqa: F401
 
 pytestmark = pytest.mark.slow
 
-# Pages whose commands are whole measurements, and commands that download: other tests run those scripts.
-MEASUREMENTS = re.compile(r"results\.md|performance\.md|studies/|mini-mlm/")
+# Pages whose commands are whole measurements, the page that tests/test_readme.py runs, and commands that download: other
+# tests run those scripts.
+LEFT_OUT = re.compile(r"results\.md|performance\.md|studies/|mini-mlm/|^README\.md")
 DOWNLOADS = "data_scripts.prepare_eval_data"
 SLOW_TASKS = ("transfer", "amazon", "bli")
 BRIEF = {
@@ -72,7 +73,7 @@ def desk(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if not MEASUREMENTS.search(page)])
+@pytest.mark.parametrize("page", [page for page in PAGES if not LEFT_OUT.search(page)])
 def test_the_commands_of_a_page_run(page, desk, finished_run, bert_folder, monkeypatch, server, tmp_path_factory):  # noqa: F811
     monkeypatch.setattr(
         "uvicorn.Server.run", lambda self, sockets: None

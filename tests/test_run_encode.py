@@ -69,9 +69,11 @@ def flags(bert_folder, corpus, tmp_path) -> list:
 
 
 @pytest.mark.parametrize("streaming", [[], ["--streaming"]])
-def test_every_row_gets_one_vector(flags, streaming, texts, expected, tmp_path, monkeypatch, capsys):
+def test_every_row_gets_one_vector(flags, streaming, texts, expected, tmp_path, monkeypatch, capsys, caplog):
+    caplog.set_level("INFO")
     encode_file(monkeypatch, *flags, *streaming, "--keep_text")
     assert capsys.readouterr().out == f"{tmp_path / 'out'}\n"
+    assert f"{tmp_path / 'out'}/*.parquet" in caplog.messages[-1]  # the next command
     columns = stored(tmp_path / "out")
     assert columns["row"] == list(range(50))
     assert columns["text"] == texts

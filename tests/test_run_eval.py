@@ -51,12 +51,14 @@ def without_seconds(path: Path) -> dict:
 
 
 def test_results_json_has_all_documented_fields_and_is_reproducible(
-    bert_folder, data_dir, tmp_path, monkeypatch, capsys
+    bert_folder, data_dir, tmp_path, monkeypatch, capsys, caplog
 ):
+    caplog.set_level("INFO")
     flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--tasks", "rg65", "multilingual_sts"]
     flags += ["--skip_missing", "--data_dir", data_dir, "--max_seq_length", 32]
     evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "one")
     table = capsys.readouterr().out
+    assert f"mirror.tools.search {bert_folder}" in caplog.messages[-1]  # the next command
     record = without_seconds(tmp_path / "one" / "results.json")
     evaluate(monkeypatch, *flags, "--output_dir", tmp_path / "two")
     assert record == without_seconds(tmp_path / "two" / "results.json")
