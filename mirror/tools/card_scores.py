@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from huggingface_hub import EvalResult
-from transformers import TrainerState
 
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
 from mirror.evaluation.dataset_names import dataset_of
-from mirror.modeling.checkpoint import stored_pooling
+
+
+if TYPE_CHECKING:
+    from transformers import TrainerState
 
 
 SCORES_FILE = "scores.json"
@@ -159,6 +162,8 @@ def _read_results(path: str) -> dict:
 
 
 def _check_same_checkpoint(record: dict, path: str, folder: Path) -> None:
+    from mirror.modeling.checkpoint import stored_pooling  # imported late to keep --help fast
+
     pooling = stored_pooling(folder)
     if record.get("pooling") != pooling:
         raise InputError(

@@ -21,8 +21,6 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.modeling.checkpoint import stored_pooling
-from mirror.modeling.encoder import checkpoint_settings, choose_prompt
 from mirror.tools.card_facts import cmlm_facts, corpus_facts, mirror_facts
 from mirror.tools.card_scores import eval_results, read_scores, score_table, scores_of_results, write_scores
 from mirror.training.run_record import LANGUAGE, RunRecord
@@ -69,6 +67,9 @@ def write_card(folder: str | Path, name: str | None = None) -> None:
 def render_card(folder: str | Path, name: str | None = None) -> str:
     """The text of the card that `write_card` writes."""
     folder = Path(folder)
+    from mirror.modeling.checkpoint import stored_pooling  # imported late to keep --help fast
+    from mirror.modeling.encoder import checkpoint_settings, choose_prompt
+
     record, scores = RunRecord.load(folder), read_scores(folder)
     settings, is_cmlm = record.settings, record.method == "cmlm"
     name = _plain(name or settings.get("hub_model_id") or folder.resolve().name)

@@ -11,7 +11,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
-from huggingface_hub import ModelCard
 from transformers import TrainingArguments
 
 from mirror.common.atomic_files import atomic_write_text
@@ -144,6 +143,8 @@ def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, ste
 
 def card_of(base_model: str) -> dict:
     """The metadata on the card of a base model; empty where there is no card, or it cannot be read."""
+    from huggingface_hub import ModelCard
+
     path = model_file(base_model, "README.md")
     return ModelCard.load(path, ignore_metadata_errors=True).data.to_dict() if path else {}
 
