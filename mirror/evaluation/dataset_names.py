@@ -34,6 +34,7 @@ DATASETS: dict[str, tuple[str, ...]] = {
     "bel_bc5cdr_chemical": ("BC5CDR (chemicals)",),
     "bel_askapatient": ("AskAPatient",),
     "bel_cometa": ("COMETA",),
+    "bel_cometa_zero_shot": ("COMETA (zero-shot split)",),
     "qnli": ("QNLI (dev)", "nyu-mll/glue", "qnli", "validation"),
     "qqp_cosine": ("Quora Question Pairs", "nyu-mll/glue", "qqp", "validation"),
     "transfer_mr": ("SentEval MR",),
@@ -47,6 +48,8 @@ DATASETS: dict[str, tuple[str, ...]] = {
     "transfer_sickr": ("SentEval SICK-R",),
     "amazon_zero_shot": ("Amazon reviews, Webis CLS-10 (frozen)",),
     "amazon_zero_shot_tuned": ("Amazon reviews, Webis CLS-10 (tuned)",),
+    "amazon_by_domain": ("Amazon reviews, Webis CLS-10 (frozen, by domain)",),
+    "tatoeba_projection": ("Tatoeba (fra, deu, rus and spa with eng)",),
     "language_bias": ("PAWS-X", "google-research-datasets/paws-x"),
     "isotropy": ("isotropy of sentence embeddings",),
     "docs_search": ("docstrings of installed packages (test)",),
@@ -54,8 +57,10 @@ DATASETS: dict[str, tuple[str, ...]] = {
 }
 FAMILIES = (
     (r"multisimlex_(\w+)", "Multi-SimLex ({})"),
+    (r"bli_joint_(\w+)", "bilingual lexicon induction, one encoder ({})"),
     (r"bli_(\w+)", "bilingual lexicon induction ({})"),
     (r"xlbel_(\w+)", "XL-BEL ({})"),
+    (r"xeval_(\w+)", "XEVAL ({})"),
     (r"tatoeba_(\w+)", "Tatoeba ({}-eng)"),
 )
 FIELDS = ("dataset_name", "dataset_type", "dataset_config", "dataset_split")

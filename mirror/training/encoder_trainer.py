@@ -38,7 +38,7 @@ def describe_best(state: TrainerState, metric: str) -> str:
     """Which step was kept, and how the last evaluated one compares."""
     key = f"eval_{metric.removeprefix('eval_')}"
     scores = {entry["step"]: entry[key] for entry in state.log_history if key in entry}
-    last = max(scores)
+    last = max(scores, default=state.best_global_step)
     compared = "the last one" if last == state.best_global_step else f"step {last} has {scores[last]:.4f}"
     return (
         f"kept step {state.best_global_step}, the best of {len(scores)} evaluated: "

@@ -6,7 +6,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +20,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, one_line
 from mirror.common.logging import log_each_retry_once, without_signatures
 from mirror.training.manifest import MANIFEST, write_manifest
 from mirror.training.resumable import TOTALS
@@ -135,13 +136,14 @@ def how_to_push_later(folder: str, repo_id: str, why: str) -> str:
     )
 
 
-def copy_to_share(checkpoint: str) -> TemporaryDirectory:
-    """Links to the files of a checkpoint, its state without folders of this machine, and a manifest to resume from."""
-    copy = TemporaryDirectory()
-    shutil.copytree(Path(checkpoint).absolute(), copy.name, copy_function=os.symlink, dirs_exist_ok=True)
-    keep_folders_private(Path(copy.name) / TRAINER_STATE_NAME)
-    write_manifest(Path(copy.name))
-    return copy
+@contextmanager
+def copy_to_share(checkpoint: str) -> Iterator[str]:
+    """A folder of links to the files of a checkpoint, its state without folders of this machine, a manifest to resume from."""
+    with TemporaryDirectory() as copy:
+        shutil.copytree(Path(checkpoint).absolute(), copy, copy_function=os.symlink, dirs_exist_ok=True)
+        keep_folders_private(Path(copy) / TRAINER_STATE_NAME)
+        write_manifest(Path(copy))
+        yield copy
 
 
 @cache
@@ -222,25 +224,22 @@ class HubPushMixin:
             places.append(("last-checkpoint", NOT_PUSHED))
         if strategy == HubStrategy.ALL_CHECKPOINTS:
             places.append((Path(checkpoint_folder).name, NOT_PUSHED))
-        message = f"Training in progress, step {self.state.global_step}"
         job = self._background.run_as_future(
-            self._try_to_push, checkpoint_folder, copy_to_share(checkpoint_folder), message, places
+            self._try_to_push, checkpoint_folder, f"Training in progress, step {self.state.global_step}", places
         )
         if busy:
             self.push_in_progress.jobs.append(job)
         else:
             self.push_in_progress = PushInProgress([job])
 
-    def _try_to_push(
-        self, folder: str, copy: TemporaryDirectory, message: str, places: list[tuple[str | None, Sequence[str]]]
-    ) -> None:
+    def _try_to_push(self, folder: str, message: str, places: list[tuple[str | None, Sequence[str]]]) -> None:
         settings = (self.hub_model_id, self._private(), self.args.hub_token, self.args.hub_revision, message)
         try:
-            with copy:
+            with copy_to_share(folder) as copy:
                 for path_in_repo, left_out in places:
-                    push_folder(copy.name, *settings, path_in_repo, left_out)
-        except PushError as error:
-            logger.warning("%s was not pushed: %s; training continues", Path(folder).name, error)
+                    push_folder(copy, *settings, path_in_repo, left_out)
+        except (PushError, OSError) as error:  # the checkpoint may be gone, for a newer one, before its turn comes
+            logger.warning("%s was not pushed: %s; training continues", Path(folder).name, one_line(error))
 
     def _private(self, private: bool | None = None) -> bool | None:
         return self.args.hub_private_repo if private is None else private

@@ -32,7 +32,6 @@ ALWAYS_KEPT = (
     "weight_decay",
 )
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
-HUB_IDS = ("hub_model_id", "dataset_name")  # which may look like a folder that exists
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
 
@@ -112,7 +111,7 @@ def collect_settings(args: TrainingArguments, **others) -> dict:
         if key in ALWAYS_KEPT or (value is not None and (is_own or value != defaults[key])):
             merged[key] = value
     return {
-        key: value if key in HUB_IDS else _without_folders(value)
+        key: value if key == "hub_model_id" else _without_folders(value)  # the id may look like a folder
         for key, value in sorted(merged.items())
         if key not in NOT_KEPT and value != []
     }

@@ -291,6 +291,16 @@ def test_what_run_eval_wrote_into_the_folder_stays_there(train, server, monkeypa
     assert server.repos["me/mine"]["files"].keys() == expected.keys()
 
 
+def test_a_checkpoint_that_is_gone_before_its_turn_does_not_stop_the_run(train, server, monkeypatch, caplog):
+    def gone(checkpoint: str):
+        raise FileNotFoundError(checkpoint)
+
+    monkeypatch.setattr(hub, "copy_to_share", gone)
+    train("--push_to_hub", "--hub_strategy", "every_save", "--save_strategy", "steps", "--save_steps", "1")
+    assert "checkpoint-1 was not pushed: " in caplog.text and "training continues" in caplog.text
+    assert server.repos["someone/out"]["commits"] == ["Mirror encoder"]
+
+
 def test_pushing_twice_and_without_a_namespace(train, server, monkeypatch, capsys):
     out = train()
     for _ in range(2):
