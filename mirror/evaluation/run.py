@@ -209,6 +209,8 @@ def _missing_data_message(task: Task, path: str, data_dir: Path) -> str:
             f"--data_dir {data_dir}: no such folder, and task {task.name} needs {path}; create the folder with "
             "data_scripts/prepare_eval_data.py, or set MIRROR_DATA_DIR"
         )
+    if Path(path).is_absolute() and path in [file.path for file in task.files]:  # not of the data folder
+        return f"task {task.name} needs {path}, which is missing; check the flag that names it"
     return (
         f"task {task.name} needs {path}, which is missing; run data_scripts/prepare_eval_data.py --tasks {task.name}, "
         "or skip the task with --skip_missing"

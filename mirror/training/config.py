@@ -63,7 +63,7 @@ def default_learning_rate(model_name_or_path: str) -> float:
 
 
 def default_pooling(model_type: str) -> str:
-    """The paper's choice for sentences."""
+    """The paper's choice for sentences (appendix B)."""
     return "cls" if model_type in CLS_FAMILIES else "mean"
 
 
@@ -80,7 +80,7 @@ class MirrorConfig(BaseConfig):
         pad_to: pad every row to this length; only `mean_padded` depends on it.
         packing: train without padding: "auto", "on" or "off".
         lora_rank: train low-rank updates of this rank instead of all weights.
-        dropout_rate, drophead_rate, controlled_dropout: the noise inside the model (Mirror-BERT, section 3).
+        dropout_rate, drophead_rate, controlled_dropout: the noise inside the model (Mirror-BERT, sections 2.2 and 4.4).
 
     Views:
         level: "word", "phrase" or "sentence": the preset that fills in what is not given.
@@ -252,7 +252,7 @@ class MirrorConfig(BaseConfig):
             if getattr(self, name) is None and name != "pooling":
                 setattr(self, name, value)
         if self.dropout_rate is None:
-            self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead replaces dropout
+            self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4.4: drophead replaces dropout
         if self.select_by is not None:
             self.validation_samples = self.validation_samples or 500
         self._check_model()
