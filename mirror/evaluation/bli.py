@@ -1,7 +1,9 @@
 """Bilingual lexicon induction: translate a word by its nearest neighbour in the other language (Glavaš et al. 2019).
 
 `bli_en_fr` takes an encoder for each language, as Mirror-BERT has, or one for both if only one is given.
-`bli_joint_en_fr` always takes one. The words of each language are encoded separately, normalised to unit length, mean centred and normalised again. An
+`bli_joint_en_fr` always takes one.
+
+The words of each language are encoded separately, normalised to unit length, mean centred and normalised again. An
 orthogonal map is fitted to a training dictionary (Procrustes) and optionally refined by self-learning (Artetxe et al.
 2018). Test words are retrieved by CSLS (Conneau et al. 2018) and by cosine from the full target vocabulary. Knows the
 dictionaries of the folder `bli/`; knows nothing of how words are encoded.
@@ -214,7 +216,8 @@ def _task(
     return Task(
         name=f"{group}_{pair.replace('-', '_')}",
         metric="accuracy@1",
-        protocol=f"{encoders}; unit length, centred; {fit} on {seeds[0]}; CSLS k={NEIGHBOURS} among the target words of {words}",
+        protocol=f"{encoders}; unit length, centred; {fit} on {seeds[0]}; "
+        f"CSLS k={NEIGHBOURS} among the target words of {words}",
         files=(*needed, *others, *([word_list] if word_list else [])),
         score=partial(score, pair, seeds, word_list, self_learning),
         groups=(group,),

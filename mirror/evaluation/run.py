@@ -217,4 +217,6 @@ def _missing_data_message(task: Task, path: str, data_dir: Path, command: str) -
             f"--data_dir {data_dir}: no such folder, and task {task.name} needs {path}; make it with: {command}, "
             "or set MIRROR_DATA_DIR"
         )
+    if Path(path).is_absolute() and path in [file.path for file in task.files]:  # not of the data folder
+        return f"task {task.name} needs {path}, which is missing; check the flag that names it"
     return f"task {task.name} needs {path}, which is missing; make it with: {command}, or skip the task with --skip_missing"

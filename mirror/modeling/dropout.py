@@ -96,7 +96,7 @@ def drophead_scale(rows: int, heads: int, rate: float, device: torch.device, pai
     """Factor of each head of each row: 0 with probability `rate`, else H / (number of heads kept).
 
     Where all heads of a row would be dropped (rate ** H of the rows; 0/0 in the released code), one, chosen at random, is
-    kept. Zhou et al. 2020, "Scheduled DropHead", Algorithm 1; Mirror-BERT, section 3.
+    kept. Zhou et al. 2020, "Scheduled DropHead", Algorithm 1; Mirror-BERT, section 4.4.
 
     Args:
         rows: 2B if `paired`; then the same heads are dropped in rows i and B + i.

@@ -47,7 +47,7 @@ def configure_noise_and_packing(
     Args:
         pooling: of the training; two modes need padded rows.
         dropout_rate: of every dropout; by default the checkpoint's own rates, or 0 where there is drophead, as in the
-            paper (Mirror-BERT, section 3).
+            paper (Mirror-BERT, section 4.4).
         drophead_rate: probability that an attention head of a text is dropped.
         controlled_dropout: both views of a text see the same noise (Mirror-BERT, Table 8).
 

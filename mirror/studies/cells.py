@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mirror.evaluation.published import MIRROR_BERT, ROWS
+from mirror.evaluation.published import MIRROR_BERT
 
 
 # Learning rates in a study are multiples of the model's default: 2e-5 at a width of 768, more for the embedded model.
@@ -82,22 +82,6 @@ class Study:
 def main_scores(tasks: tuple[str, ...]) -> tuple[Column, ...]:
     """Return one column per task."""
     return tuple(Column(task, task) for task in tasks)
-
-
-def scores_of(system: str) -> dict[str, float]:
-    """Return the scores of `system` in `mirror.evaluation.published`."""
-    (row,) = (row for row in ROWS if row.system == system)
-    return row.scores
-
-
-def numbers(labels: tuple[str, ...], text: str) -> dict[str, float]:
-    """Parse published fractions in the order of `labels`."""
-    return {label: float(number) for label, number in zip(labels, text.split(), strict=True)}
-
-
-def averages(text: str, *rows: str) -> dict[str, dict[str, float]]:
-    """Parse published rows for which the paper reports only the average."""
-    return {row: {"average": float(number)} for row, number in zip(rows, text.split(), strict=True)}
 
 
 def printed(*tables: tuple[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:

@@ -40,7 +40,7 @@ PATHS = {"output_dir", "train_file", "bitext_file", "nli_file"}
 class Stage:
     """One run of run_cmlm.py."""
 
-    name: str  # the same for every stage with this recipe and these flags in a study; part of a folder's name
+    name: str  # of this recipe with these flags, in all studies; part of a folder's name
     recipe: str  # file in recipes/, without .yaml
     flags: Mapping[str, object] = field(default_factory=dict)  # on top of the recipe
     documents: str = DOCUMENTS

@@ -167,17 +167,16 @@ def _text_files(cell: Cell) -> list[str]:
 
 def _job(cell: Cell, seed: int | None, setup: Setup) -> Job:
     folder = setup.output_dir / cell_name(cell, seed)
-    encoders = [(cell.corpora, "model"), (cell.second.corpora if cell.second else (), "second_model")]
-    models = [*setup.models_of(cell), ""]  # without a second language its corpora are empty
-    train, second = (
+    encoders = {"model": cell.corpora} | ({"second_model": cell.second.corpora} if cell.second else {})
+    train, *second = (
         _training_flags(cell, model, corpora, seed, folder / name, setup) if corpora else {}
-        for model, (corpora, name) in zip(models, encoders, strict=False)
+        for model, (name, corpora) in zip(setup.models_of(cell), encoders.items(), strict=True)
     )
-    amounts = [_texts_and_steps(cell, flags, setup) for flags in (train, second)]
+    amounts = [_texts_and_steps(cell, flags, setup) for flags in (train, *second)]
     texts, steps = map(sum, zip(*amounts, strict=True))
     hashes = {name: corpus_facts(setup.corpus(name)).sha256 for name in _text_files(cell)}
     hashes |= {path.name: corpus_facts(path).sha256 for path in _bli_vocabularies(cell, setup)}
-    return Job(cell, seed, folder, train, _evaluation_flags(cell, folder, setup), hashes, texts, steps, second)
+    return Job(cell, seed, folder, train, _evaluation_flags(cell, folder, setup), hashes, texts, steps, *second)
 
 
 def _training_flags(

@@ -74,7 +74,8 @@ def all_recipes() -> tuple[Recipe, ...]:
         raise InputError(
             f"no recipes in {RECIPES}, so the published settings are not known; install the package again"
         )
-    for recipe in found:
+    ours = tuple(recipe for recipe in found if "level" in recipe.settings)  # the others are CMLM's
+    for recipe in ours:
         if "model_name_or_path" not in recipe.settings:
             raise InputError(f"{recipe.path} has no model_name_or_path, so it is not known whose recipe it is; add it")
-    return tuple(recipe for recipe in found if "level" in recipe.settings)
+    return ours

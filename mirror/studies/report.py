@@ -8,7 +8,7 @@ from mirror.common.atomic_files import atomic_write_text
 from mirror.studies.cells import Study
 from mirror.studies.chains import is_chain_study, recipes_of
 from mirror.studies.figures import draw
-from mirror.studies.plan import Setup
+from mirror.studies.plan import Setup, as_arguments
 from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside
 
 
@@ -54,7 +54,8 @@ def _settings(study: Study, setup: Setup) -> list[str]:
                 recipes[recipe.name] = None
             else:
                 lacking[f"{model} ({cell.level}{', drophead' * cell.drophead})"] = None
-    notes = [f"Settings as published: {', '.join(recipes)}."] if recipes else []
+    changed = f", then {' '.join(as_arguments(setup.extra))}" if setup.extra else ""
+    notes = [f"Settings as published: {', '.join(recipes)}{changed}."] if recipes else []
     if lacking:
         notes.append(f"Settings: this project's defaults, because there is no recipe for {', '.join(lacking)}.")
     return notes

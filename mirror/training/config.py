@@ -30,7 +30,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         pad_to: pad every row to this length; only `mean_padded` depends on it.
         packing: train without padding: "auto", "on" or "off".
         lora_rank: train low-rank updates of this rank instead of all weights.
-        dropout_rate, drophead_rate, controlled_dropout: the noise inside the model (Mirror-BERT, section 3).
+        dropout_rate, drophead_rate, controlled_dropout: the noise inside the model (Mirror-BERT, sections 2.2 and 4.4).
 
     Views:
         level: "word", "phrase" or "sentence": the preset that fills in what is not given.

@@ -48,5 +48,5 @@ def default_learning_rate(model_name_or_path: str) -> float:
 
 
 def default_pooling(model_type: str) -> str:
-    """The paper's choice for sentences."""
+    """The paper's choice for sentences (appendix B)."""
     return "cls" if model_type in CLS_FAMILIES else "mean"

@@ -217,7 +217,7 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
             if getattr(self, name) is None and name != "pooling":
                 setattr(self, name, value)
         if self.dropout_rate is None:
-            self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4: drophead replaces dropout
+            self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4.4: drophead replaces dropout
         self._check_model()
         self._check_augmentation()
         self._check_training()

@@ -7,7 +7,8 @@ from scipy.stats import ortho_group
 from mirror.common.errors import InputError
 from mirror.common.nearest_neighbors import gold_ranks, mean_top_k, top_k, unit_length
 from mirror.evaluation import bli
-from mirror.evaluation.run import PreparedTask
+from mirror.evaluation.catalogue import Options
+from mirror.evaluation.run import PreparedTask, make_plan
 from tests.evaluation.folder import write_tsv
 
 
@@ -181,6 +182,8 @@ def test_the_vocabulary_is_every_dictionarys_words_and_a_list(tmp_path):
     assert "words.bb.txt" in task.protocol
     assert task.score(Rotated(), tmp_path)["target_vocabulary"] == 7501
     words.unlink()
+    with pytest.raises(InputError, match=r"needs .*words\.bb\.txt, which is missing; check the flag that names it"):
+        make_plan(["bli_aa_bb"], tmp_path, options=Options(bli_vocabulary=str(tmp_path / "words.{language}.txt")))
     assert task.missing_files(tmp_path) == [str(words)]
     with pytest.raises(InputError, match=r"cannot read .*words\.bb\.txt"):
         task.check(tmp_path)

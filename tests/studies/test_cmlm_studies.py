@@ -158,17 +158,32 @@ def test_a_model_of_another_paper_is_left_out_unless_it_is_named(bert_folder, wo
     assert "| mBERT | 0." in page and "| XLM-R | 0." not in page
 
 
-@pytest.mark.parametrize("name", CMLM_STUDIES)
-def test_every_stage_is_a_command_that_run_cmlm_takes(bert_folder, workplace, name):
-    models = {cell.part: bert_folder for cell in STUDIES[name].cells if cell.part}
-    setup = Setup(bert_folder, workplace, (workplace / "corpora",), workplace / "out", (33,), language_models=models)
+def runs_of(name: str, model: str, workplace: Path, modern: bool = False) -> list[chains.StageRun]:
+    models = {cell.part: model for cell in STUDIES[name].cells if cell.part}
+    setup = Setup(
+        *(model, workplace, (workplace / "corpora",), workplace / "out", (33,)), language_models=models, modern=modern
+    )
     jobs, left_out = chains.make_chain_jobs(STUDIES[name], setup, workplace / "stages")
     assert not left_out
-    by_folder = {}
-    for run in (run for job in jobs for run in job.stages):
+    return [run for job in jobs for run in job.stages]
+
+
+@pytest.mark.parametrize("name", CMLM_STUDIES)
+def test_every_stage_is_a_command_that_run_cmlm_takes(bert_folder, workplace, name):
+    for run in runs_of(name, bert_folder, workplace):
         *_, config = parse_cmlm_arguments([*execution.as_arguments(run.flags), "--use_cpu"])
-        assert (config.seed == 33 and run.texts == config.max_steps * 2048 // 32) or config.stage == "nli"
-        assert by_folder.setdefault(run.folder, run.identity) == run.identity  # one name, one stage
+        assert config.seed == 33
+        assert run.texts == config.max_steps * 2048 // 32 or config.stage == "nli"
+
+
+@pytest.mark.parametrize("modern", [False, True])
+def test_one_folder_is_one_stage_in_all_studies(bert_folder, workplace, modern):
+    """So that --stages_dir can be shared; Table 7's N = 15 is Table 1's CMLM base."""
+    identities = {}
+    for name in CMLM_STUDIES:
+        for run in runs_of(name, bert_folder, workplace, modern):
+            assert identities.setdefault(run.folder, run.identity) == run.identity, (name, run.folder)
+    assert len(identities) == 5 + 2 + 6 + 6  # Tables 1, 2, 3 and 7; the others share these
 
 
 def test_published_numbers_stand_beside_the_papers_models_and_baselines_follow():
@@ -245,7 +260,9 @@ def test_stages_of_other_flags_or_data_are_refused(bert_folder, workplace, monke
     shared = ["--stages_dir", workplace / "shared"]
     study(monkeypatch, workplace, "cmlm_table7", bert_folder, *shared)
     other = [*shared, "--output_dir", workplace / "other"]
-    message = r"N_=_1-seed33\.json was created with another --max_steps; give another --stages_dir or --output_dir, or"
+    message = (
+        r"en_N_=_1-seed33\.json was created with another --max_steps; give another --stages_dir or --output_dir, or"
+    )
     refused(monkeypatch, workplace, bert_folder, message, *other, "--", "--max_steps", 3)
     (workplace / "corpora/documents/en.txt").write_text("other words\n\nand more\n")
     refused(monkeypatch, workplace, bert_folder, "created with another documents/en.txt", *other)
@@ -263,7 +280,7 @@ def test_a_stage_without_a_checkpoint_starts_again(bert_folder, workplace, tmp_p
     run.folder.mkdir(parents=True)
     (run.folder / "half.txt").touch()
     scripts = []
-    with pytest.raises(InputError, match="N_=_1-seed33 was not made by run_study.py; give another --stages_dir"):
+    with pytest.raises(InputError, match="en_N_=_1-seed33 was not made by run_study.py; give another --stages_dir"):
         stage_runs.finish_stages([run], scripts.append)
     run.record.write_text(json.dumps(run.identity))
     stage_runs.finish_stages([run], lambda script, flags: scripts.append((script, flags)))

@@ -239,11 +239,14 @@ def trained_with(workplace: Path, number: int = 0) -> dict:
 
 def test_a_published_model_is_trained_by_its_recipe_and_the_page_says_so(published_model, fakes, monkeypatch):
     monkeypatch.setitem(STUDIES, "small", SENTENCES)
-    study(monkeypatch, fakes, published_model, "--seeds", 33)
+    study(monkeypatch, fakes, published_model, "--seeds", 33, "--", "--warmup_steps", 2)
     settings = trained_with(fakes)
     assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == ("mean_padded", 50, True)
     assert settings["model_name_or_path"] == str(published_model) and settings["seed"] == 33
-    assert "\n- Settings as published: recipes/sentence-bert.yaml.\n" in (fakes / "out/table.md").read_text()
+    assert (
+        "\n- Settings as published: recipes/sentence-bert.yaml, then --warmup_steps 2.\n"
+        in (fakes / "out/table.md").read_text()
+    )
     record = json.loads((fakes / "out/after-seed33/cell.json").read_text())
     assert record["texts"] == 241  # the repeated one too
 
