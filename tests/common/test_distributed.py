@@ -149,7 +149,8 @@ def test_sigterm_to_one_stops_both_and_the_resumed_run_is_the_uninterrupted_one(
         assert pair.statuses() == [0, 0], pair.said(0)
     whole, again = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "out"))
     first = load_file(Path(bert_folder) / "model.safetensors")
-    assert max((whole[name] - first[f"bert.{name}"]).abs().max() for name in whole) > 1e-3
+    moved = [(value - first[f"bert.{name}"]).abs().max() for name, value in whole.items() if f"bert.{name}" in first]
+    assert max(moved) > 1e-3
     for name, value in whole.items():
         assert torch.equal(again[name], value), name
 
