@@ -203,7 +203,7 @@ class Faults:
 
 def table(scenarios: list[Scenario]) -> str:
     lines = [
-        "| save | calls | fault | run again or done | one line | killed | wrong |",
+        "| save | calls | fault | done | one line | killed | wrong |",
         "| --- | --- | --- | ---: | ---: | ---: | ---: |",
     ]
     for scenario in scenarios:
@@ -211,7 +211,8 @@ def table(scenarios: list[Scenario]) -> str:
         calls = ", ".join(f"{counts[kind]} {name}" for kind, name in KINDS.items() if counts[kind])
         for mode in MODES:
             ends = [scenario.outcomes[mode, end] for end in ("done", "one line", "killed", "WRONG")]
-            lines.append(f"| {scenario.name} | {calls} | {mode} | " + " | ".join(map(str, ends)) + " |")
+            if any(ends):
+                lines.append(f"| {scenario.name} | {calls} | {mode} | " + " | ".join(map(str, ends)) + " |")
     return "\n".join(lines)
 
 

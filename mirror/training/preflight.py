@@ -45,10 +45,12 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
     make_writable(args.output_dir)
     if args.process_index == 0:
         lock_output_dir(args.output_dir)
-    check_no_other_run(args.output_dir, args.resume_from_checkpoint, args.force)
+    checkpoint = find_checkpoint(args)
+    if checkpoint is None and not args.force:
+        check_no_other_run(args.output_dir, args.resume_from_checkpoint == AUTO)
     check_reporters(args.report_to)
     load_config(model_name_or_path)
-    return find_checkpoint(args)
+    return checkpoint
 
 
 def make_writable(output_dir: str) -> None:
@@ -65,24 +67,18 @@ def make_writable(output_dir: str) -> None:
         raise InputError(f"--output_dir {output_dir}: nothing can be written there ({error.strerror})") from error
 
 
-def check_no_other_run(output_dir: str, resuming: str | bool | None, force: bool) -> None:
+def check_no_other_run(output_dir: str, started_again: bool = False) -> None:
     """Refuse to overwrite another run.
 
     Args:
-        resuming: `--resume_from_checkpoint`; "auto" starts where there is no complete checkpoint, but not over an encoder.
+        started_again: checkpoints, none of them complete, are of this run; a finished encoder is not.
 
     Raises:
         InputError
     """
-    if force or (resuming and resuming != AUTO):
-        return
     folder = Path(output_dir)
-    traces = [folder / "config.json", folder / FILE]
-    if resuming == AUTO:
-        traces = [] if last_complete_checkpoint(folder) else traces
-    else:
-        traces += folder.glob("checkpoint-*")
-    if any(trace.exists() for trace in traces):
+    checkpoints = [] if started_again else folder.glob("checkpoint-*")
+    if any(trace.exists() for trace in (folder / "config.json", folder / FILE, *checkpoints)):
         raise InputError(
             f"--output_dir {output_dir} holds another run; continue it with --resume_from_checkpoint true, "
             "or overwrite it with --force"
@@ -111,21 +107,23 @@ def find_checkpoint(args: TrainingArguments) -> str | None:
     None where nothing is asked for, and with "auto" where there is none yet.
 
     Raises:
-        InputError: there is none, it is incomplete, or its weights are a pickle.
+        InputError: there is none, or it is incomplete.
     """
     asked = args.resume_from_checkpoint
     if not asked:
         return None
-    found = last_complete_checkpoint(args.output_dir) if asked in (True, AUTO) else asked
-    if found is None and asked == AUTO:
-        return None
-    if found is None or not Path(found).is_dir():
-        raise InputError(f"--resume_from_checkpoint: no checkpoint in {args.output_dir if asked is True else asked}")
-    if not is_complete(found):
+    if asked in (True, AUTO):
+        found = last_complete_checkpoint(args.output_dir)
+        if found is None and asked is True:
+            raise InputError(f"--resume_from_checkpoint: no checkpoint in {args.output_dir}")
+        return found
+    if not Path(asked).is_dir():
+        raise InputError(f"--resume_from_checkpoint: no checkpoint in {asked}")
+    if not is_complete(asked):
         raise InputError(
-            f"--resume_from_checkpoint {found} is incomplete: its {MANIFEST}, or files that it lists, are missing or damaged"
+            f"--resume_from_checkpoint {asked} is incomplete: its {MANIFEST}, or files that it lists, are missing or damaged"
         )
-    return found
+    return asked
 
 
 def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -> None:

@@ -12,6 +12,7 @@ import json
 import logging
 import shutil
 import time
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -132,7 +133,7 @@ class RunTotals(TrainerCallback):
     """
 
     def __init__(self, trainer: ResumableTrainer):
-        self.trainer = trainer
+        self.trainer = weakref.proxy(trainer)  # or the model would stay in memory until cycles are collected
         self.checkpoint: str | None = None
         self.seconds, self.start = 0.0, time.time()  # of earlier legs; of this one
 

@@ -87,7 +87,8 @@ def test_the_other_process_stops_with_the_reason_and_the_run_goes_on_later(
     saved = int(Path(last_complete_checkpoint(out)).name.rpartition("-")[2])
 
     command = with_steps(training[script], saved + 2)
-    with Pair(tmp_path / "second", *command, "--resume_from_checkpoint", "true") as pair:
+    # The rate of CMLM falls until the last step, so another length is another run.
+    with Pair(tmp_path / "second", *command, "--resume_from_checkpoint", "true", "--force") as pair:
         assert pair.statuses() == [0, 0], pair.said(0)
     assert json.loads((out / "trainer_state.json").read_text())["global_step"] == saved + 2
 
@@ -149,7 +150,8 @@ def test_sigterm_to_one_stops_both_and_the_resumed_run_is_the_uninterrupted_one(
         assert pair.statuses() == [0, 0], pair.said(0)
     whole, again = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "out"))
     first = load_file(Path(bert_folder) / "model.safetensors")
-    assert max((whole[name] - first[f"bert.{name}"]).abs().max() for name in whole) > 1e-3
+    moved = [(value - first[f"bert.{name}"]).abs().max() for name, value in whole.items() if f"bert.{name}" in first]
+    assert max(moved) > 1e-3
     for name, value in whole.items():
         assert torch.equal(again[name], value), name
 

@@ -81,13 +81,12 @@ def test_one_run_at_a_time_and_a_killed_one_does_not_count(tmp_path):
 def test_auto_starts_where_there_is_nothing_to_resume(tmp_path):
     args = MirrorConfig(output_dir=str(tmp_path / "out"), resume_from_checkpoint="auto")
     assert find_checkpoint(args) is None
-    check_no_other_run(args.output_dir, "auto", force=False)
+    check_no_other_run(args.output_dir, started_again=True)
     (tmp_path / "out" / "checkpoint-3").mkdir(parents=True)  # of a run that was killed in its first save
     assert find_checkpoint(args) is None
-    check_no_other_run(args.output_dir, "auto", force=False)
+    check_no_other_run(args.output_dir, started_again=True)
     (tmp_path / "out" / "config.json").write_text("{}")
     with pytest.raises(InputError, match="holds another run"):  # without a checkpoint auto would overwrite it
-        check_no_other_run(args.output_dir, "auto", force=False)
-    check_no_other_run(args.output_dir, True, force=False)
+        check_no_other_run(args.output_dir, started_again=True)
     with pytest.raises(InputError, match="no checkpoint in"):
         find_checkpoint(MirrorConfig(output_dir=str(tmp_path / "out"), resume_from_checkpoint="true"))
