@@ -142,7 +142,7 @@ def test_a_second_run_uses_the_cache_of_the_first(bert_folder, data_dir, tmp_pat
     assert not (tmp_path / "one" / "embeddings").exists()
     flags += ["--cache_dir", tmp_path / "cache"]
     evaluate(monkeypatch, *flags, "--tasks", "sts17_es", "--output_dir", tmp_path / "one")
-    monkeypatch.setattr(Encoder, "forward", None)
+    monkeypatch.setattr(Encoder, "_encode_unique", None)
     evaluate(monkeypatch, *flags, "--tasks", "sts17_es", "--output_dir", tmp_path / "two", "--truncate_dim", 8)
     assert json.loads((tmp_path / "two" / "results.json").read_text())["truncate_dim"] == 8
     assert "truncate_dim" not in json.loads((tmp_path / "one" / "results.json").read_text())

@@ -103,10 +103,15 @@ def verify_encoder(folder: str | Path, encoder: Encoder, texts: list[str]) -> di
 
 
 def stored_pooling(folder: Path) -> str:
-    """The pooling of a checkpoint folder: from `mirror_config.json`, otherwise from that of sentence-transformers."""
-    if (folder / MIRROR_CONFIG).exists():
-        return json.loads((folder / MIRROR_CONFIG).read_text(encoding="utf-8"))["pooling"]
-    return json.loads((folder / "1_Pooling" / "config.json").read_text(encoding="utf-8"))["pooling_mode"]
+    """The pooling of a checkpoint folder: from `mirror_config.json`, otherwise from that of sentence-transformers.
+
+    Raises:
+        InputError: neither can be read.
+    """
+    is_ours = (folder / MIRROR_CONFIG).exists()
+    path = folder / MIRROR_CONFIG if is_ours else folder / "1_Pooling" / "config.json"
+    with library_errors(str(path)):
+        return json.loads(path.read_text(encoding="utf-8"))["pooling" if is_ours else "pooling_mode"]
 
 
 def _write_sentence_transformers(

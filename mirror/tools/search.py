@@ -122,6 +122,13 @@ def print_matches(query: str, found: list[tuple[float, str]]) -> None:
     sys.stdout.write("\n")
 
 
+def utf8(text: str) -> str:
+    """Refuse an argument in another encoding, which Python keeps as surrogates."""
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise argparse.ArgumentTypeError("not UTF-8")
+    return text
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument
@@ -130,6 +137,7 @@ def parse_arguments() -> argparse.Namespace:
     add(
         "query",
         nargs="?",
+        type=utf8,
         metavar="QUERY",
         help="default: read queries from stdin, one per line, with a prompt on a terminal",
     )

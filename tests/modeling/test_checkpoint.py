@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_backbone
-from mirror.modeling.checkpoint import save_encoder, verify_encoder
+from mirror.modeling.checkpoint import save_encoder, stored_pooling, verify_encoder
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.pooling import pool
 
@@ -82,6 +82,16 @@ def test_a_reader_that_cannot_load_the_folder_is_named(bert_folder, tmp_path):
     (tmp_path / "1_Pooling" / "config.json").unlink()
     with pytest.raises(InputError, match="cannot be read back: TypeError: Pooling"):
         verify_encoder(tmp_path, encoder, TEXTS)
+
+
+def test_the_stored_pooling_and_a_file_that_does_not_say(bert_folder, tmp_path):
+    saved(tmp_path, bert_folder, "cls")
+    assert stored_pooling(tmp_path) == "cls"
+    (tmp_path / "mirror_config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"mirror_config.json: KeyError: 'pooling'"):
+        stored_pooling(tmp_path)
+    (tmp_path / "mirror_config.json").unlink()
+    assert stored_pooling(tmp_path) == "cls"
 
 
 def test_texts_with_special_tokens_are_read_alike(bert_folder, tmp_path):

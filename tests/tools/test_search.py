@@ -63,6 +63,9 @@ def test_queries_that_are_not_utf8_are_one_line(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("a café\n".encode("latin-1")), encoding="latin-1"))
     with pytest.raises(InputError, match=r"stdin: not UTF-8 \(.*\); convert it"):
         search.main()
+    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", *argv[:2], "caf\udce9"])
+    with pytest.raises(InputError, match=r"argument QUERY: not UTF-8"):
+        search.main()
 
 
 def test_embeddings_are_cached(folder, monkeypatch, capsys, tmp_path):
