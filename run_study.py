@@ -104,7 +104,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--language_models", nargs="+", type=assignment, default=[], metavar="PART=M",
         help="other models for parts of a study, for example fra=camembert-base in table1, fr=... in table6")  # fmt: skip
     add("--paper_models", action="store_true",
-        help="the model that the paper has for each part, by recipes/ (its Table 15), for example the BERT of each "
+        help="the model that the paper has for each part (its Table 15), for example the BERT of each "
         "language in table1")  # fmt: skip
     add("--modern", action="store_true",
         help="this project's defaults (mean without padding, no repeated texts, the tokenizer's own mask) instead of "

@@ -162,6 +162,7 @@ def train(args: Namespace, batch_size: int, flags: list[str]) -> float:
             *("run_mirror.py", "--model_name_or_path", model_of(args), "--train_file", str(corpus_of(args))),
             *("--output_dir", output_dir, "--per_device_train_batch_size", str(batch_size), "--pooling", "cls"),
             *("--max_steps", str(WARMUP_STEPS + args.steps), "--disable_tqdm", "true", *flags),
+            *("--validation_samples", "0", "--near_duplicates", "off"),
         ]
         run_mirror.main()
     return clock.step_seconds()

@@ -32,7 +32,7 @@ from mirror.common.errors import run_main
 STAGES = {
     "model": {"mirror.training.trainer": ("load_backbone", "configure_noise_and_packing")},
     "corpus, views and tokens": {
-        "run_mirror": ("load_training_corpus",),
+        "mirror.data.corpus": ("load_training_corpus",),
         "mirror.training.trainer": ("two_view_dataset", "corpus_report"),
     },
     "steps": {"mirror.training.trainer.MirrorTrainer": ("train",)},
@@ -66,7 +66,8 @@ def main() -> None:
     args = parser.parse_args()
 
     start = time.perf_counter()
-    import run_mirror  # noqa: F401
+    import mirror.tools.finish_run
+    import mirror.training.trainer  # noqa: F401
 
     imports = time.perf_counter() - start
     from benchmarks.stand_in import distinct_lines, machine, make_model
@@ -179,7 +180,7 @@ def run_training(args: Namespace, model: str, corpus: Path, work: str, steps: in
     sys.argv = [
         *("run_mirror.py", "--model_name_or_path", model, "--train_file", str(corpus), "--pooling", "cls"),
         *("--output_dir", f"{work}/out", "--force", "--per_device_train_batch_size", str(args.batch_size)),
-        *("--max_steps", str(steps), "--disable_tqdm", "true"),
+        *("--max_steps", str(steps), "--disable_tqdm", "true", "--validation_samples", "0"),
     ]
     run_mirror.main()
 

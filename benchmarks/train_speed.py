@@ -217,6 +217,7 @@ def train_ours(model: str, args: Namespace, way: str, precision: str, output_dir
         *("--per_device_train_batch_size", str(args.batch_size), "--num_train_epochs", "1", "--seed", str(SEED)),
         *("--temperature", str(TEMPERATURE), "--learning_rate", str(RATE), "--weight_decay", str(DECAY)),
         *("--disable_tqdm", "true", *OURS[way], *PRECISIONS[precision]),
+        *("--validation_samples", "0", "--near_duplicates", "off"),  # as the others: nothing but the training
     ]
     run_mirror.main()
 

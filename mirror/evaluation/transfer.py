@@ -47,14 +47,25 @@ def tasks(data_dir: Path, senteval_dir: str | Path | None = None) -> list[Task]:
         senteval_dir: a folder with the same files in another language (`mr.tsv` ..., `sickr_train.tsv` ...). It
             replaces `senteval/` and `sts/sickr_*` of the data folder, and its files may have any number of rows.
     """
-    own = senteval_dir is not None
-    folder, sick_folder = (str(Path(senteval_dir).resolve()),) * 2 if own else ("senteval", "sts")
+    if senteval_dir is None:
+        return tasks_in("senteval", "sts")
+    folder = str(Path(senteval_dir).resolve())
+    return tasks_in(folder, folder, any_rows=True)
+
+
+def tasks_in(folder: str, sick_folder: str, any_rows: bool = False) -> list[Task]:
+    """Return the nine tasks on the files of two folders, relative to the data folder or absolute.
+
+    Args:
+        sick_folder: folder of `sickr_train.tsv`, `sickr_trial.tsv` and `sickr_test.tsv`.
+        any_rows: accept files with any number of rows.
+    """
 
     def file(name: str, columns: tuple[str, ...], rows: tuple[int, ...]) -> DataFile:
-        return DataFile(f"{folder}/{name}.tsv", columns, () if own else rows)
+        return DataFile(f"{folder}/{name}.tsv", columns, () if any_rows else rows)
 
     sick = tuple(
-        DataFile(f"{sick_folder}/sickr_{part}.tsv", SICK_COLUMNS, () if own else (rows,), (1, 5))
+        DataFile(f"{sick_folder}/sickr_{part}.tsv", SICK_COLUMNS, () if any_rows else (rows,), (1, 5))
         for part, rows in SICK_PARTS
     )
     return [

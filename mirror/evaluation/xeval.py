@@ -21,7 +21,7 @@ LANGUAGES = "ar bg de el en es fr hi ru sw th tr ur vi zh".split()
 
 def tasks(data_dir: Path) -> list[Task]:
     """Return one task per language."""
-    return [_task(language, data_dir) for language in LANGUAGES]
+    return [_task(language) for language in LANGUAGES]
 
 
 def score(members: list[Task], encode: Encode, data_dir: Path) -> dict:
@@ -34,9 +34,9 @@ def score(members: list[Task], encode: Encode, data_dir: Path) -> dict:
     }
 
 
-def _task(language: str, data_dir: Path) -> Task:
-    folder = None if language == "en" else data_dir / "xeval" / language
-    members = transfer.tasks(data_dir, folder)
+def _task(language: str) -> Task:
+    folders = ("senteval", "sts") if language == "en" else (f"xeval/{language}",) * 2
+    members = transfer.tasks_in(*folders, any_rows=language != "en")
     return Task(
         name=f"xeval_{language}",
         metric="accuracy",

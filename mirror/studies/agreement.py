@@ -26,7 +26,8 @@ def agreement(log_history: Sequence[dict], task: str) -> dict:
     Raises:
         InputError: fewer than three checkpoints were evaluated.
     """
-    points = [row for row in log_history if f"eval_{ALIGNMENT_UNIFORMITY}" in row and f"eval_{task}" in row]
+    evaluated = [row for row in log_history if row.get("step") != 0]  # the base model is no checkpoint
+    points = [row for row in evaluated if f"eval_{ALIGNMENT_UNIFORMITY}" in row and f"eval_{task}" in row]
     if len(points) < 3:
         raise InputError(
             f"{len(points)} checkpoints were scored, at least 3 are needed; train longer or lower --eval_steps"

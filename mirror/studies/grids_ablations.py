@@ -215,7 +215,7 @@ SELECTION = Study(
     "Label-free checkpoint selection: agreement with STS-B dev",
     tuple(
         Cell(name, ("stsb_dev",), (corpus,), level,
-             {"select_by": "alignment_uniformity", "eval_tasks": "stsb_dev", "eval_strategy": "steps",
+             {"select_by": "alignment_uniformity", "validation_samples": 500, "eval_tasks": "stsb_dev", "eval_strategy": "steps",
               "eval_steps": 0.1, "num_train_epochs": 5})
         for name, level, corpus in (("sentences", "sentence", STS_SENTENCES), ("words", "word", ENGLISH_WORDS))
     ),

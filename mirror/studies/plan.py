@@ -185,6 +185,7 @@ def _training_flags(
     recipe = setup.recipe_of(cell, model)
     flags = dict(recipe.flags) if recipe else {}
     flags |= {
+        "validation_samples": ["0"],  # the papers train on every text
         "model_name_or_path": [model],
         "train_file": [str(setup.corpus(name)) for name in corpora],
         "output_dir": [str(output_dir)],

@@ -25,7 +25,7 @@ from tests.studies.test_run_study import write_inputs
 CMLM_STUDIES = [name for name in STUDIES if name.startswith("cmlm_")]
 # Fake scripts that log how they were called. A stage fails if a file says so, after its first checkpoint.
 FAKE_CMLM = """
-import json, pathlib, sys
+import hashlib, json, pathlib, sys
 args = sys.argv[1:]
 value = lambda flag: args[args.index(flag) + 1]
 here = pathlib.Path(__file__).parent
@@ -36,7 +36,8 @@ if (here / ("fail-" + value("--stage"))).exists():
     checkpoint = folder / "checkpoint-5"
     checkpoint.mkdir(parents=True)
     (checkpoint / "weights").write_text("half")
-    (checkpoint / "manifest.json").write_text(json.dumps({"weights": 4}))
+    entry = {"bytes": 4, "sha256": hashlib.sha256(b"half").hexdigest()}
+    (checkpoint / "manifest.json").write_text(json.dumps({"weights": entry}))
     sys.exit("error: the power went out")
 folder.mkdir(exist_ok=True)
 (folder / "parent").write_text(value("--model_name_or_path"))

@@ -65,7 +65,10 @@ def test_numbers_that_yaml_takes_for_strings(parse, recipe):
     assert parse("--config", recipe("learning_rate: 5e-5\n")).learning_rate == 5e-5
 
 
-def test_a_recipe_is_read_as_the_command_line_is(recipe):
+def test_a_recipe_is_read_as_the_command_line_is(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("a text\n")
     data = parse_arguments(["--config", recipe("train_file: a.txt\nstreaming: yes\npair_separator: -|-\n")])[1]
     assert data.train_file == ["a.txt"] and data.streaming is True and data.pair_separator == "-|-"
     data = parse_arguments(["--config", recipe("train_file: [a.txt, b.txt]\ntext_column:\n")])[1]
