@@ -11,7 +11,7 @@ from mirror.studies.agreement import agreement
 def history(points):
     return [
         {"step": n, "eval_alignment_uniformity": criterion, "eval_dev": dev}
-        for n, (criterion, dev) in enumerate(points)
+        for n, (criterion, dev) in enumerate(points, start=1)
     ]
 
 
@@ -22,6 +22,12 @@ def test_lower_criterion_should_mean_higher_dev_score():
     mixed = agreement([{"loss": 1.0, "step": 3}, *history([(-1.0, 0.6), (-3.0, 0.5), (-2.0, 0.9)])], "dev")
     assert mixed["main_score"] == pytest.approx(-0.5)
     assert (mixed["dev_of_chosen"], mixed["dev_of_best"], mixed["dev_of_last"]) == (0.5, 0.9, 0.9)
+
+
+def test_the_base_model_is_no_checkpoint():
+    before = [{"step": 0, "eval_alignment_uniformity": -9.0, "eval_dev": 0.1}]
+    points = history([(-1.0, 0.5), (-2.0, 0.6), (-3.0, 0.9)])
+    assert agreement(before + points, "dev") == agreement(points, "dev")
 
 
 def test_two_checkpoints_are_too_few():
