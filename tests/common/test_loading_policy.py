@@ -200,7 +200,7 @@ def test_scripts_that_score_and_encode_have_the_same_door(folder, tmp_path, monk
     common = ["--model_name_or_path", str(folder), "--pooling", "mean", "--output_dir", str(tmp_path / "out")]
     for script, flags in (
         (run_encode, ["--input_file", str(tmp_path / "texts.txt")]),
-        (run_eval, ["--tasks", "docs_search"]),
+        (run_eval, ["--tasks", "isotropy", "--isotropy_texts", str(tmp_path / "texts.txt")]),
     ):
         monkeypatch.setattr(sys, "argv", ["script", *common, *flags])
         with pytest.raises(InputError, match="--allow_pickle"):

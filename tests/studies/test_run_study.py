@@ -351,6 +351,7 @@ def test_the_base_model_is_scored_with_the_settings_of_its_checkpoints(bert_fold
     assert (args.max_seq_length, args.no_cache, args.published) == (24, True, "none")
 
 
+@pytest.mark.slow
 def test_a_cell_is_trained_and_scored_by_the_real_scripts(bert_folder, workplace, monkeypatch):
     monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=STUDY.cells[1:]))
     extra = ["--", "--max_steps", 2, "--per_device_train_batch_size", 20, "--max_seq_length", 24]

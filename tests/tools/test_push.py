@@ -15,7 +15,7 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub import constants
+from huggingface_hub import constants, hf_api
 from huggingface_hub.utils import _http
 from transformers import TrainingArguments
 
@@ -40,6 +40,7 @@ def server(monkeypatch):
     with HubServer() as running:
         monkeypatch.setattr(constants, "ENDPOINT", running.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.url + FILE_ON_THE_HUB)
+        monkeypatch.setattr(hf_api.api, "endpoint", running.url)  # of the library's functions, made at its import
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)
