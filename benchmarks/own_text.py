@@ -31,7 +31,9 @@ SETTINGS = {
 def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     parser.add_argument("--model_name_or_path", help="default: the embedded model")
-    parser.add_argument("--max_train_samples", type=int, default=4000, help="texts (default: 4000)")
+    parser.add_argument(
+        "--max_train_samples", type=int, default=4000, help="texts, a thousand of them to test on (default: 4000)"
+    )
     parser.add_argument("--seed", type=int, default=42)
     args = parser.parse_args()
 
@@ -70,7 +72,9 @@ def train(model: str, corpus, seed: int, learning_rate_times: float = 1.0, **set
     rate = learning_rate_times * default_learning_rate(model)
     with tempfile.TemporaryDirectory() as folder:
         quiet = {"disable_tqdm": True, "report_to": "none", "output_dir": folder}
-        config = MirrorConfig(pooling="mean", learning_rate=rate, seed=seed, **setting, **quiet)
+        config = MirrorConfig(
+            pooling="mean", learning_rate=rate, seed=seed, validation_samples=1000, **setting, **quiet
+        )
         trainer = MirrorTrainer(model, config, corpus)
         trainer.train()
     return trainer

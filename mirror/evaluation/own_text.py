@@ -24,6 +24,7 @@ from mirror.modeling.encoder import Encode
 
 QUERY_WORDS = 3
 MIN_WORDS = 2 * QUERY_WORDS  # of a text that is found by some of its words
+LONG_SHARE = 0.25  # of texts that long makes a corpus of texts; with fewer, it is one of names or words
 MIN_TEXTS = 50  # with fewer, the interval is wider than any gain
 KINDS = {
     "words": f"found by {QUERY_WORDS} of their words",
@@ -96,7 +97,7 @@ class OwnTextTest:
 
 
 def make_tests(texts: Sequence[str], second_texts: Sequence[str] | None = None) -> list[OwnTextTest]:
-    """The tests that fit: pairs where there are any, words and halves where most texts are long enough, or spellings.
+    """The tests that fit: pairs where there are any, words and halves where enough texts are long enough, or spellings.
 
     Args:
         texts: N distinct held-out texts.
@@ -108,7 +109,7 @@ def make_tests(texts: Sequence[str], second_texts: Sequence[str] | None = None) 
     if second_texts is not None:
         return [OwnTextTest.of("pairs", zip(texts, second_texts, strict=True))]
     long = [text for text in texts if len(words(text)) >= MIN_WORDS]
-    if len(long) <= len(texts) / 2:
+    if len(long) < LONG_SHARE * len(texts):
         return [OwnTextTest.of("spellings", ((misspelled(text), text) for text in texts))]
     by_words = OwnTextTest.of("words", ((some_words(text), text) for text in long))
     return [by_words, OwnTextTest.of("halves", map(halves, long))]
