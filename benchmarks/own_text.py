@@ -43,12 +43,14 @@ def main() -> None:
     from mirror.assets import EMBEDDED_MODEL
     from mirror.data.corpus import CorpusSource, load_training_corpus
     from mirror.evaluation.run import make_plan
+    from mirror.modeling.encoder import Encoder
 
     logging.disable(logging.WARNING)
     model = args.model_name_or_path or str(EMBEDDED_MODEL)
     corpus = load_training_corpus(CorpusSource(max_train_samples=args.max_train_samples))
     plan = make_plan(["docs_search_dev"])
     rows = []
+    untrained = plan.run(Encoder.from_pretrained(model, "mean").encode)["tasks"]["docs_search_dev"]["main_score"]
     for name, setting in SETTINGS.items():
         trainer = train(model, corpus, args.seed, **setting)
         search = plan.run(trainer.encoder(training=False).encode)["tasks"]["docs_search_dev"]["main_score"]
@@ -57,7 +59,7 @@ def main() -> None:
         rows.append((name, words["after"], halves["after"], both[1], search))
         base = ("before", words["before"], halves["before"], both[0])
     names = ("", "words", "halves", "both (mean reciprocal ranks)", "docs_search_dev")
-    print(markdown(names, [(*map(shown, base), ""), *(tuple(map(shown, row)) for row in rows)]))
+    print(markdown(names, [(*map(shown, base), shown(untrained)), *(tuple(map(shown, row)) for row in rows)]))
     for column, label in enumerate(names[1:4], start=1):
         rho = spearmanr([row[column] for row in rows], [row[4] for row in rows]).statistic
         print(f"Spearman with docs_search_dev, {label}: {rho:.2f}")

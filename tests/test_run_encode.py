@@ -233,6 +233,7 @@ def test_help_imports_nothing_heavy():
     assert "--vector_type" in done.stdout
 
 
+@pytest.mark.slow
 def test_accelerate_launch_with_two_processes(flags, expected, tmp_path):
     launch = [
         sys.executable,

@@ -162,6 +162,7 @@ def test_help_teaches():
         assert phrase in done.stdout
 
 
+@pytest.mark.slow
 def test_accelerate_launch_with_a_config(bert_folder, corpus, tmp_path):
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--config_file", "accelerate_configs/cpu.yaml"]
     flags = ["--model_name_or_path", bert_folder, "--train_file", corpus, "--output_dir", str(tmp_path / "out")]
@@ -177,6 +178,7 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files}
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_says_so_and_changes_nothing(bert_folder, corpus, tmp_path):
     flags = ["--model_name_or_path", bert_folder, "--train_file", corpus, "--output_dir", str(tmp_path / "out")]
     flags += (

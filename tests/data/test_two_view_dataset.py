@@ -169,6 +169,7 @@ def test_other_code_does_not_read_the_cache(cached_texts, tokenizer, maps, monke
     assert maps
 
 
+@pytest.mark.slow
 def test_the_second_process_reads_what_the_first_one_wrote(bert_folder, sentences, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))

@@ -15,9 +15,10 @@ from pathlib import Path
 import huggingface_hub
 import numpy as np
 import pytest
-from huggingface_hub import constants, hf_api
+from huggingface_hub import constants
 from huggingface_hub.utils import _http
 from transformers import TrainingArguments
+from transformers.utils import hub as transformers_hub
 
 import run_mirror
 from mirror.common.errors import InputError, run_main
@@ -40,7 +41,7 @@ def server(monkeypatch):
     with HubServer() as running:
         monkeypatch.setattr(constants, "ENDPOINT", running.url)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.url + FILE_ON_THE_HUB)
-        monkeypatch.setattr(hf_api.api, "endpoint", running.url)  # of the library's functions, made at its import
+        monkeypatch.setattr(transformers_hub, "_hf_api", None)  # made at its first use, with the address of then
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
         monkeypatch.setenv("HF_TOKEN", TOKEN)

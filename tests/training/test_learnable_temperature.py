@@ -112,6 +112,7 @@ def test_multi_similarity_has_none():
         MirrorConfig(loss="multi_similarity", learnable_temperature=True)
 
 
+@pytest.mark.slow
 def test_two_processes_with_cached_gradients_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path):
     options = {"optim": "sgd", "learning_rate": 0.05, "dropout_rate": 0.0, "max_steps": 3} | LEARN
     one = make_trainer(bert_folder, sentences, tmp_path / "one", per_device_train_batch_size=20, **options)
