@@ -11,12 +11,14 @@ import json
 import re
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import yaml
 
+from tests.loopback import LoopbackServer
 
-class HubServer:
+
+class HubServer(LoopbackServer):
     """Holds what arrives in memory; `fail` makes an endpoint answer a status, or hang until the server closes.
 
     Attributes:
@@ -35,21 +37,9 @@ class HubServer:
         self.calls: list[str] = []
         self.closing = threading.Event()
 
-    def __enter__(self) -> HubServer:
-        hub = self
-
-        class Handler(_Handler):
-            server_hub = hub
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_) -> None:
+    def __exit__(self, *details) -> None:
         self.closing.set()
-        self._server.shutdown()
-        self._server.server_close()
+        super().__exit__(*details)
 
     def create(self, body: bytes) -> tuple[int, dict]:
         asked = json.loads(body)
@@ -151,7 +141,7 @@ TO_STORAGE = ("upload", "xorb", "shard")  # where large files go, and the token 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server_hub: HubServer
+    hub: HubServer
 
     def do_POST(self) -> None:
         body = self._body()
@@ -167,7 +157,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing on stderr."""
 
     def _run(self, name: str, body: bytes, groups: tuple[str, ...]) -> tuple[int, dict | bytes]:
-        hub, token = self.server_hub, self.headers.get("Authorization")
+        hub, token = self.hub, self.headers.get("Authorization")
         hub.calls.append(name)
         if name not in TO_STORAGE:
             hub.tokens.add(token)
@@ -203,3 +193,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
         return b"".join(parts)
+
+
+HubServer.handler = _Handler

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+
+from tests.loopback import LoopbackServer
 
 
 REPOSITORY = r"/(?:api/)?(?:models/)?((?:datasets/)?[^/]+/[^/]+)"
@@ -17,7 +18,7 @@ def commit_of(revision: str) -> str:
     return COMMIT_OF_MAIN if revision == "main" else revision
 
 
-class ReadableHub:
+class ReadableHub(LoopbackServer):
     """Serves files by repository and revision; anything else is not found, with the answers of the real Hub.
 
     Args:
@@ -30,21 +31,6 @@ class ReadableHub:
     def __init__(self, files: dict[tuple[str, str], dict[str, bytes]]):
         self.files = files
         self.not_found: list[str] = []
-
-    def __enter__(self) -> ReadableHub:
-        hub = self
-
-        class Handler(_Handler):
-            readable_hub = hub
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_) -> None:
-        self._server.shutdown()
-        self._server.server_close()
 
     def entry(self, repo: str, revision: str, path: str) -> dict | None:
         """What the Hub's API says about a file or a folder."""
@@ -74,10 +60,10 @@ class ReadableHub:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    readable_hub: ReadableHub
+    hub: ReadableHub
 
     def do_GET(self) -> None:
-        hub = self.readable_hub
+        hub = self.hub
         path, _, query = self.path.partition("?")
         path = path.replace("%2F", "/")
         match = re.fullmatch(rf"{REPOSITORY}(?:/(resolve|tree|revision)/([^/]+)/?(.*))?", path)
@@ -98,16 +84,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         match = re.fullmatch(rf"{REPOSITORY}/paths-info/([^/]+)", self.path.replace("%2F", "/"))
-        if not match or match.groups() not in self.readable_hub.files:
+        if not match or match.groups() not in self.hub.files:
             return self._refuse("RepoNotFound")
-        entries = (self.readable_hub.entry(*match.groups(), path) for path in body["paths"])
+        entries = (self.hub.entry(*match.groups(), path) for path in body["paths"])
         return self._json([entry for entry in entries if entry])
 
     def log_message(self, *_) -> None:
         """Nothing on stderr."""
 
     def _refuse(self, code: str) -> None:
-        self.readable_hub.not_found.append(self.path)
+        self.hub.not_found.append(self.path)
         self._answer(b"", "", 404, {"X-Error-Code": code})
 
     def _json(self, content: object) -> None:
@@ -129,3 +115,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(part)
+
+
+ReadableHub.handler = _Handler

@@ -130,14 +130,13 @@ class MirrorTrainer(EncoderTrainer):
                 check_texts_are_known(corpus.sample_texts(200), tokenizer)
             with reading(source_name(corpus.source)):
                 corpus, held_out = hold_out(corpus, args.validation_samples)
+                check_batch_fits(corpus.rows, args)
             if held_out is None and args.select_by:
                 raise InputError(
                     f"--select_by {args.select_by}: the corpus is small; name a number of --validation_samples"
                 )
             if held_out is not None and args.eval_strategy != IntervalStrategy.NO:
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
-            with reading(source_name(corpus.source)):
-                check_batch_fits(corpus.rows, args)
             step_rows = args.train_batch_size * args.world_size
             dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
         near_duplicates = near_duplicates_of(corpus)

@@ -49,8 +49,11 @@ HOLDER = """
 import os, sys, time
 from mirror.common.folder_lock import lock_output_dir
 lock_output_dir(sys.argv[1])
+started, tell = os.pipe()
 if os.fork() == 0:  # a worker of the data loader, which may outlive the run a little
+    os.write(tell, b".")
     time.sleep(60)
+os.read(started, 1)  # the worker has given up its copy of the lock, which it does before anything else
 print("locked", flush=True)
 time.sleep(60)
 """
