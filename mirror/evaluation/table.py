@@ -17,9 +17,8 @@ class Line(NamedTuple):
 
     label: str
     scores: list[float | None]
-    kind: str = (
-        "scores"  # or published, difference (from the published scores), change (from the first model), percent
-    )
+    # or published (of another system), difference (from the published scores), change (from the first model), percent
+    kind: str = "scores"
 
 
 Table = list[Line]
@@ -34,7 +33,8 @@ def short_names(models: Sequence[str]) -> list[str]:
 def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tuple[list[str], Table]:
     """Build the comparison table: for each model its scores, the published scores and the difference from them.
 
-    Every model but the first also gets the change from the first model, and that in percent of the first model's score.
+    Every model but the first also gets the change from the first model, and that in percent of the first model's score. The
+    last line is TF-IDF, where a task measures it.
 
     Args:
         records: contents of results.json, one per model, all with the same tasks.
@@ -62,6 +62,9 @@ def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tupl
             percent = [100 * c / b if b > 0 else None for c, b in zip(change, first, strict=True)]
             table.append(Line(f"change from {names[0]}", change, "change"))
             table.append(Line("change in percent", percent, "percent"))
+    lexical = [task["tfidf"][task["metric"]] if "tfidf" in task else None for task in records[0]["tasks"].values()]
+    if any(lexical):
+        table.append(Line("TF-IDF", lexical + [None] * len(means), "published"))
     return columns, table
 
 

@@ -50,6 +50,14 @@ def test_published_scores_differences_and_changes_are_below_each_model():
     assert len(lines) == 6
 
 
+def test_the_last_line_is_tf_idf_where_a_task_measures_it():
+    one = record("a/one", stsb=0.8, docs_search=0.3)
+    one["tasks"]["docs_search"] |= {"metric": "accuracy@1", "tfidf": {"accuracy@1": 0.4, "mrr": 0.5}}
+    _, lines = table.comparison([one], [None])
+    assert lines[1:] == [("TF-IDF", [None, 0.4, None], "published")]
+    assert "\n  TF-IDF" in table.format_text(["stsb", "docs_search", "mean"], lines)
+
+
 def test_a_score_of_zero_or_less_has_no_percentage():
     _, lines = table.comparison([record("a", men=-0.1, rw=0.0), record("b", men=0.2, rw=0.5)], [None, None])
     assert lines[-1].scores[:2] == [None, None]
