@@ -61,7 +61,7 @@ def add_trust(parser: argparse._ActionsContainer) -> None:
 
 
 def add_prompt(parser: argparse._ActionsContainer) -> None:
-    """Add the flags of a text before every text (`mirror.modeling.encoder.choose_prompt`)."""
+    """Add the flags of a text before every text (`mirror.modeling.checkpoint_settings.choose_prompt`)."""
     names = parser.add_mutually_exclusive_group()
     names.add_argument(
         "--prompt", metavar="TEXT", help="put this before every text; '' for none (default: the checkpoint's)"

@@ -120,6 +120,12 @@ def as_corpus(texts: Corpus | Sequence[str] | Dataset | IterableDataset, source:
     return _corpus_of(pick_columns(texts, "train_dataset", source), source, "train_dataset")
 
 
+def has_pairs(texts: Corpus | Sequence[str] | Dataset | IterableDataset) -> bool:
+    """Whether the rows that `as_corpus` makes of `texts` have a second text."""
+    rows = texts.rows if isinstance(texts, Corpus) else texts
+    return "text_pair" in (getattr(rows, "column_names", None) or ())
+
+
 def read_batches(rows: Dataset | IterableDataset, batch_size: int, name: str) -> Iterator[dict[str, list]]:
     """`rows.iter(batch_size)`, with errors of `reading`."""
     with reading(name):

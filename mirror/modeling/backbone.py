@@ -25,6 +25,7 @@ from transformers.utils import logging as transformers_logging
 
 from mirror.common import loading_policy
 from mirror.common.errors import InputError, library_errors
+from mirror.modeling.module_list import backbone_subfolder
 
 
 MINIMUM_VOCABULARY = 0.5  # tokens per embedding; embeddings are often padded to a round number
@@ -43,7 +44,7 @@ def load_backbone(
     config = load_config(name_or_path)
     with loading(name_or_path):
         tokenizer = load_tokenizer(name_or_path, config)
-        loading_policy.check_weights(name_or_path)
+        loading_policy.check_weights(name_or_path, backbone_subfolder(name_or_path))
         check_size(name_or_path, config)
         model, has_pooler = _load_weights(name_or_path, config=config, dtype=dtype)
     if pooling == "pooler":
@@ -61,7 +62,8 @@ def load_tokenizer(name_or_path: str, config: PretrainedConfig) -> PreTrainedTok
         InputError: its files are missing, where transformers would make one of five tokens, or it is another model's.
     """
     with loading(name_or_path):
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path, **loading_policy.remote_code())
+        subfolder = backbone_subfolder(name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, subfolder=subfolder, **loading_policy.remote_code())
     check_vocabulary(tokenizer, config, name_or_path)
     return tokenizer
 
@@ -112,7 +114,8 @@ def load_config(name_or_path: str) -> PretrainedConfig:
     """
     check_name(name_or_path)
     with loading(name_or_path):
-        config = AutoConfig.from_pretrained(name_or_path, **loading_policy.remote_code())
+        subfolder = backbone_subfolder(name_or_path)
+        config = AutoConfig.from_pretrained(name_or_path, subfolder=subfolder, **loading_policy.remote_code())
     _refuse_decoder(name_or_path, config)
     return config
 
@@ -123,7 +126,7 @@ def check_name(name_or_path: str) -> None:
         InputError: neither a folder with a model in it nor a Hub id.
     """
     if Path(name_or_path).is_dir():
-        if not (Path(name_or_path) / "config.json").exists():
+        if not any((Path(name_or_path) / name).exists() for name in ("config.json", "modules.json")):
             raise InputError(f"{name_or_path}: no config.json in this folder; give a model folder or a Hub id")
         return
     try:
@@ -154,7 +157,7 @@ def check_size(name_or_path: str, config: PretrainedConfig) -> None:
     Raises:
         InputError: the file has less than one bit for each weight.
     """
-    stored = loading_policy.weights_bytes(name_or_path)
+    stored = loading_policy.weights_bytes(name_or_path, backbone_subfolder(name_or_path))
     if stored is None:
         return
     layers, width = (getattr(config, name, None) or 0 for name in ("num_hidden_layers", "hidden_size"))
@@ -217,7 +220,11 @@ def _load_weights(name_or_path: str, **options) -> tuple[PreTrainedModel, bool]:
     """
     with quiet(), torch.random.fork_rng(devices=[]):  # a pooler that is missing is drawn at random
         model, report = AutoModel.from_pretrained(
-            name_or_path, output_loading_info=True, **loading_policy.weights(), **options
+            name_or_path,
+            subfolder=backbone_subfolder(name_or_path),
+            output_loading_info=True,
+            **loading_policy.weights(),
+            **options,
         )
     lacks_pooler = any(key.startswith("pooler.") for key in report["missing_keys"])
     if missing := sorted(key for key in report["missing_keys"] if not key.startswith("pooler.")):

@@ -23,7 +23,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mirror.common import loading_policy
 from mirror.common.errors import InputError, library_errors
 from mirror.modeling.backbone import quiet, spare_pooler
-from mirror.modeling.encoder import MIRROR_CONFIG, Encoder
+from mirror.modeling.checkpoint_settings import MIRROR_CONFIG
+from mirror.modeling.encoder import Encoder
 
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
 from mirror.modeling.checkpoint import NOT_EXPORTABLE, save_dense
-from mirror.modeling.encoder import MIRROR_CONFIG
+from mirror.modeling.checkpoint_settings import MIRROR_CONFIG
 
 
 if TYPE_CHECKING:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -13,27 +11,22 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from mirror.common import loading_policy
 from mirror.common.errors import InputError
 from mirror.common.nearest_neighbors import top_k, unit_length
 from mirror.modeling.backbone import (
     MAXIMUM_UNKNOWN,
-    check_name,
-    check_size,
     load_backbone,
-    load_config,
     loading,
     position_limit,
-    quiet,
     unknown_share,
 )
+from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
 from mirror.modeling.pooling import POOLING_MODES, pool
 
 
 logger = logging.getLogger(__name__)
 
 Encode = Callable[[Sequence[str]], np.ndarray]  # N texts to (N, D) float32
-MIRROR_CONFIG = "mirror_config.json"  # what this project adds to a checkpoint
 DEFAULT_MAX_SEQ_LENGTH = 128
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -60,7 +53,7 @@ class Encoder:
             raise InputError(f"unknown pooling '{pooling}'; one of {', '.join(POOLING_MODES)}")
         self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
         self.max_seq_length, self.prompt, self.truncate_dim = max_seq_length, prompt, truncate_dim
-        self.head = nn.Sequential(*head).to(model.device)
+        self.head = nn.Sequential(*head).to(model.device).eval()
         self._warned = False
 
     @classmethod
@@ -219,126 +212,6 @@ def deduplicated(encode: Encode) -> Encode:
         return vectors if len(row_of) == len(texts) else vectors[rows]
 
     return encode_all
-
-
-def checkpoint_settings(name_or_path: str) -> dict:
-    """What a checkpoint says about its embeddings; empty for an LM.
-
-    That is pooling, max_seq_length, head (later modules), prompts, default_prompt_name, truncate_dim: those that it has.
-
-    Raises:
-        InputError: it is damaged, or not a checkpoint that can be read.
-    """
-    check_name(name_or_path)
-    with loading(name_or_path):
-        settings = _read_json(name_or_path, MIRROR_CONFIG, dict) or {}
-        if not settings or settings.get("has_head"):
-            modules = _read_json(name_or_path, "modules.json", list)
-            settings = (_sentence_transformers_settings(name_or_path, modules) if modules else {}) | settings
-        _check_settings(settings)
-    return settings
-
-
-def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_name: str | None) -> str:
-    """The text before every text: as given, by its name in the checkpoint, or the checkpoint's default.
-
-    Raises:
-        InputError: no prompt of that name, or a checkpoint that leaves the prompt out of its pooling.
-    """
-    prompts = known.get("prompts") or {}
-    name = prompt_name or known.get("default_prompt_name")
-    if prompt is None and name is not None:
-        if name not in prompts:
-            raise InputError(
-                f"{name_or_path} has no prompt '{name}'; it has {', '.join(prompts) or 'none'}; or give one with --prompt"
-            )
-        prompt = prompts[name]
-    if prompt and not known.get("include_prompt", True):
-        raise InputError(
-            f"{name_or_path} leaves the prompt out of its pooling, which is not supported; use --prompt ''"
-        )
-    return prompt or ""
-
-
-def _read_json(name_or_path: str, filename: str, kind: type) -> dict | list | None:
-    path = loading_policy.model_file(name_or_path, filename)
-    if path is None:
-        return None
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{name_or_path}: {filename} is not valid JSON ({error})") from error
-    if not isinstance(content, kind):
-        raise InputError(f"{name_or_path}: {filename} holds a {type(content).__name__}, expected a {kind.__name__}")
-    return content
-
-
-def _check_settings(settings: dict) -> None:
-    """
-    Raises:
-        ValueError: a value of another type than a checkpoint has.
-    """
-    prompts = settings.get("prompts") or {}
-    if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
-        raise ValueError(f"prompts {prompts!r} are not texts by name")
-    if settings.get("pooling") not in (None, *POOLING_MODES):
-        raise ValueError(f"pooling {settings['pooling']!r} is not one of {', '.join(POOLING_MODES)}")
-    if not isinstance(settings.get("default_prompt_name"), str | None):
-        raise ValueError(f"default_prompt_name {settings['default_prompt_name']!r} is not a name")
-    for name in ("max_seq_length", "truncate_dim"):
-        value = settings.get(name)
-        if value is not None and (type(value) is not int or value < 1):
-            raise ValueError(f"{name} {value!r} is not a positive whole number")
-
-
-def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> dict:
-    """Pooling, length and later modules of a sentence-transformers checkpoint, read by that library itself."""
-    from sentence_transformers import SentenceTransformer
-
-    check_size(name_or_path, load_config(name_or_path))
-    for module in modules:
-        if Path(module["path"]).is_absolute() or ".." in Path(module["path"]).parts:
-            raise InputError(f"{name_or_path}: modules.json names '{module['path']}', which is outside the checkpoint")
-        loading_policy.check_weights(name_or_path, module["path"])
-        _check_layer_size(name_or_path, module["path"])
-    with quiet():
-        loaded = SentenceTransformer(
-            name_or_path, device="cpu", **loading_policy.remote_code(), model_kwargs=loading_policy.weights()
-        )
-    kinds = [type(module).__name__ for module in loaded]
-    if kinds[:2] != ["Transformer", "Pooling"]:
-        raise InputError(
-            f"{name_or_path}: modules {kinds}; only checkpoints that start with Transformer, Pooling are read"
-        )
-    mode = loaded[1].pooling_mode
-    if mode not in POOLING_MODES:
-        raise InputError(f"{name_or_path}: pooling '{mode}' is not one of {', '.join(POOLING_MODES)}; pass --pooling")
-    return {
-        "pooling": mode,
-        "max_seq_length": loaded.max_seq_length,
-        "head": list(loaded)[2:],
-        # Versions of the library differ in which prompts they make up; empty ones say nothing.
-        "prompts": {name: text for name, text in loaded.prompts.items() if text},
-        "default_prompt_name": loaded.default_prompt_name,
-        "include_prompt": getattr(loaded[1], "include_prompt", True),
-        "truncate_dim": getattr(loaded, "truncate_dim", None),
-    }
-
-
-def _check_layer_size(name_or_path: str, folder: str) -> None:
-    """`mirror.modeling.backbone.check_size` for a dense layer of sentence-transformers.
-
-    Raises:
-        InputError
-    """
-    config = _read_json(name_or_path, f"{folder}/config.json", dict) or {} if folder else {}
-    sizes = [config.get(name) for name in ("in_features", "out_features")]
-    stored = loading_policy.weights_bytes(name_or_path, folder)
-    if stored is not None and all(type(size) is int for size in sizes) and sizes[0] * sizes[1] > 8 * stored:
-        raise InputError(
-            f"{name_or_path}: {folder}/config.json asks for a layer of {sizes[0]:,} x {sizes[1]:,} weights, but what is stored "
-            f"has {stored:,} bytes"
-        )
 
 
 def _check_finite(vectors: np.ndarray, texts: Sequence[str]) -> None:

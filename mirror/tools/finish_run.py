@@ -63,6 +63,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             settings=trainer.settings,
             cosine_after_reload=cosines,
             own_text=own_text,
+            held_out_views=getattr(trainer, "held_out_views", None),
         )
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
         scores = scores_of_run(trainer.state, args.load_best_model_at_end, data_dir)

@@ -68,7 +68,7 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
     """The text of the card that `write_card` writes."""
     folder = Path(folder)
     from mirror.modeling.checkpoint import stored_pooling  # imported late to keep --help fast
-    from mirror.modeling.encoder import checkpoint_settings, choose_prompt
+    from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
 
     record, scores = RunRecord.load(folder), read_scores(folder)
     settings, is_cmlm = record.settings, record.method == "cmlm"

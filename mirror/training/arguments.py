@@ -24,7 +24,8 @@ class ScriptArguments:
     model_name_or_path: str = field(
         default=str(EMBEDDED_MODEL),
         metadata={
-            "help": "Masked LM to start from: a Hub id or a folder. Default: the small model of this repository."
+            "help": "Masked LM, or encoder of sentence-transformers, to start from: a Hub id or a folder. Default: the small "
+            "masked LM of this repository."
         },
     )
     config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags."})

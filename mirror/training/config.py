@@ -11,7 +11,7 @@ from mirror.common.errors import InputError
 from mirror.data.two_view_dataset import ViewSettings
 from mirror.training.base_config import BaseConfig
 from mirror.training.choices import CRITERIA
-from mirror.training.levels import LEVELS, default_learning_rate, default_pooling
+from mirror.training.levels import LEVELS, default_learning_rate, default_pooling, encoder_settings
 from mirror.training.lora import check_lora
 from mirror.training.options import MirrorOptions
 
@@ -35,7 +35,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
     Views:
         level: "word", "phrase" or "sentence": the preset that fills in what is not given.
         span_mask_length, span_mask_min_chars, mask_token: the span mask of the second view (section 2).
-        augmentation, augmentation_rate, augment_both_views: other noise on the text.
+        augmentation, augmentation_rate, augment_both_views: other noise on the text. Default: the span mask; for sentences
+            and a base model that is an encoder already, `mirror.training.levels.ENCODER_SETTINGS`.
 
     Training:
         loss, temperature, learnable_temperature: what pulls the two views together (section 2, Eq. 1).
@@ -60,15 +61,25 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         self._set_evaluation_defaults()
         check_lora(self.lora_rank, self)
 
-    def resolve_for(self, model_name_or_path: str, model_type: str, pooling: str | None = None) -> None:
-        """Fill in what depends on the model: pooling and learning rate.
+    def resolve_for(
+        self, model_name_or_path: str, model_type: str, pooling: str | None = None, pairs: bool = False
+    ) -> dict[str, object]:
+        """Fill in what depends on the base model: pooling, learning rate, and the settings for training an encoder further.
 
         Args:
-            pooling: of a base model that is an encoder already.
+            pooling: of a base model that is an encoder already; with another pooling it is not one.
+            pairs: the second text of a row is its second view; the settings for encoders were measured without.
+
+        Returns:
+            The settings that differ from the level's because the base is an encoder already, by the names of their flags.
         """
         self.pooling = self.pooling or pooling or LEVELS[self.level].get("pooling") or default_pooling(model_type)
+        changed = encoder_settings(self.level, self.given) if self.pooling == pooling and not pairs else {}
+        for name, value in changed.items():
+            setattr(self, name, value)
         if self.learning_rate is None:
             self.learning_rate = default_learning_rate(model_name_or_path)
+        return changed
 
     def view_settings(self, tokenizer: PreTrainedTokenizerBase, prompt: str = "") -> ViewSettings:
         """How the views are made with this tokenizer, and the text before every text.

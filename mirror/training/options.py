@@ -11,7 +11,18 @@ from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
 from mirror.modeling.choices import POOLING_MODES, Packing
 from mirror.training.base_options import BaseOptions, check_max_seq_length
 from mirror.training.choices import CRITERIA, LOSSES
-from mirror.training.levels import EMBEDDED_LEARNING_RATE, LEARNING_RATE, LEVELS
+from mirror.training.levels import (
+    EMBEDDED_LEARNING_RATE,
+    ENCODER_SETTINGS,
+    LEARNING_RATE,
+    LEVELS,
+    TEXT_NOISE,
+    noise_of_encoders,
+)
+
+
+# Flags whose default depends on the level, and on whether the base model is an encoder already.
+RESOLVED = {*LEVELS["sentence"], *TEXT_NOISE, "learning_rate"}.union(*ENCODER_SETTINGS.values())
 
 
 @dataclass
@@ -119,12 +130,13 @@ class ViewOptions:
             "help": "A literal instead of the tokenizer's mask token (released RoBERTa models saw '[MASK]'). Default: that one."
         },
     )
-    augmentation: str = field(
-        default="span",
+    augmentation: str | None = field(
+        default=None,
         metadata={
             "help": f"Noise of the second view's text: {', '.join(AUGMENTATIONS)}. span: consecutive characters are masked; "
             "token and whole_word: masked one by one; reorder: words swap places; delete: words are left out; crop: "
-            "consecutive words are kept."
+            f"consecutive words are kept. Default: span; {noise_of_encoders()} for sentences and a base model that is an "
+            "encoder already."
         },
     )
     augmentation_rate: float | None = field(
@@ -212,6 +224,8 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
 
     def __post_init__(self) -> None:
         one_of("--level", self.level, LEVELS)
+        # What `MirrorConfig.resolve_for` must leave as it is.
+        self.given = frozenset(name for name in RESOLVED if getattr(self, name) is not None)
         for name, value in LEVELS[self.level].items():
             # The pooling waits for `MirrorConfig.resolve_for`: what the base model says comes first.
             if getattr(self, name) is None and name != "pooling":
@@ -229,6 +243,7 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
     def _check_augmentation(self) -> None:
         if self.span_mask_length < 0:
             raise InputError(f"--span_mask_length must be 0 or more characters, got {self.span_mask_length}")
+        self.augmentation = self.augmentation or "span"
         one_of("--augmentation", self.augmentation, AUGMENTATIONS)
         if self.augmentation_rate is None:
             self.augmentation_rate = DEFAULT_RATES.get(self.augmentation)

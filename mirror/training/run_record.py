@@ -31,6 +31,7 @@ ALWAYS_KEPT = (
     "seed",
     "weight_decay",
 )
+LATER = ("own_text", "held_out_views")  # fields that records of earlier versions lack
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
@@ -64,6 +65,7 @@ class RunRecord:
         settings: every setting that matters, as plain data.
         cosine_after_reload: lowest cosine between the encoder in memory and the saved one, for each reader.
         own_text: `OwnTextTest.compare` of the base model and the encoder, for each test; None if there was none.
+        held_out_views: alignment and uniformity of the encoder on the held-out texts, with the same noise in every run.
     """
 
     method: str
@@ -75,6 +77,7 @@ class RunRecord:
     hardware: str = field(default_factory=hardware)
     versions: dict[str, str] = field(default_factory=versions)
     own_text: list[dict] | None = None
+    held_out_views: dict[str, float] | None = None
 
     def save(self, folder: str | Path) -> None:
         atomic_write_text(Path(folder) / FILE, json.dumps(asdict(self), indent=2, default=str) + "\n")
@@ -89,7 +92,7 @@ class RunRecord:
             content = json.loads((Path(folder) / FILE).read_text(encoding="utf-8"))
             return cls(
                 **{
-                    item.name: content.get(item.name) if item.name == "own_text" else content[item.name]
+                    item.name: content.get(item.name) if item.name in LATER else content[item.name]
                     for item in fields(cls)
                 }
             )

@@ -20,12 +20,11 @@ from mirror.common.alignment_uniformity import alignment, uniformity
 from mirror.common.distributed import gather_with_gradient, rank
 from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
-from mirror.data.corpus import Corpus, as_corpus, source_name, source_settings
+from mirror.data.corpus import Corpus, as_corpus, has_pairs, source_name, source_settings
 from mirror.data.corpus_report import corpus_report, format_report, near_duplicates_of, row_tokens
 from mirror.data.files import reading
 from mirror.data.held_out import hold_out
 from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
-from mirror.evaluation.own_text import OwnTextTest, make_tests
 from mirror.evaluation.run import make_task_scorer
 from mirror.modeling.backbone import (
     check_length,
@@ -36,14 +35,17 @@ from mirror.modeling.backbone import (
     position_limit,
 )
 from mirror.modeling.checkpoint import save_encoder
-from mirror.modeling.encoder import Encoder, checkpoint_settings, choose_prompt
+from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
+from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
+from mirror.training.base_encoder import describe_base, keep_modules, prompts_to_save
 from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers, own_text_scorer
 from mirror.training.choices import OWN_TEXT
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.gradient_cache import backward_through_cache
+from mirror.training.held_out_scores import comparable_views_scorer, has_nothing_left, make_own_text_tests
 from mirror.training.learnable_temperature import LearnableTemperature, resume_temperature
 from mirror.training.lora import add_lora, merged
 from mirror.training.losses import info_nce, multi_similarity
@@ -104,8 +106,9 @@ class MirrorTrainer(EncoderTrainer):
             tokenizer = tokenizer or own_tokenizer
         tokenizer = tokenizer or load_tokenizer(name, model.config)
         check_vocabulary(tokenizer, model.config, name)
-        args.resolve_for(name, model.config.model_type, base.get("pooling"))
+        changed = args.resolve_for(name, model.config.model_type, base.get("pooling"), has_pairs(train_dataset))
         self.head, self.prompts = keep_modules(base, args.pooling, name), prompts_to_save(base, args)
+        logger.info(describe_base(name, base.get("pooling"), self.head, args, changed))
         self.truncate_dim = base.get("truncate_dim")
         self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
         check_length(model, args.max_seq_length)
@@ -147,6 +150,7 @@ class MirrorTrainer(EncoderTrainer):
             args.accelerator_config.dispatch_batches = False
 
         self.own_text = make_own_text_tests(held_out)
+        self._score_held_out = comparable_views_scorer(held_out, tokenizer, views) if held_out is not None else None
         if args.select_by == OWN_TEXT and not self.own_text:
             raise InputError("--select_by own_text: too few held-out texts; use a higher --validation_samples")
         score_own_text = own_text_scorer(self.own_text) if self.own_text and score_views else None
@@ -166,8 +170,9 @@ class MirrorTrainer(EncoderTrainer):
         )
         self.corpus = corpus
         self.own_text_scores: list[dict] | None = None
+        self.held_out_views: dict[str, float] | None = None
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            self.own_text = []  # the weights are spread over the processes
+            self.own_text, self._score_held_out = [], None  # the weights are spread over the processes
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         self.learned = self._make_learned_temperature()
         row_length = row_tokens(report, packed, args.max_seq_length)
@@ -175,12 +180,18 @@ class MirrorTrainer(EncoderTrainer):
         logger.info("batch: %s", self.summary)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
-        """As in transformers; then `own_text_scores` says how much better the encoder finds texts of the corpus."""
+        """As in transformers; then `own_text_scores` says how much better the encoder finds texts of the corpus, and
+        `held_out_views` how close two noisy views of them are."""
+        resume_from_checkpoint = self.find_checkpoint(resume_from_checkpoint)
+        if not self.args.force and has_nothing_left(resume_from_checkpoint, self.args.output_dir):
+            return super().train(resume_from_checkpoint, **kwargs)
         before = self._own_text_ranks()
         output = super().train(resume_from_checkpoint, **kwargs)
         after = self._own_text_ranks()
         scores = [test.compare(*ranks) for test, *ranks in zip(self.own_text, before, after, strict=True)]
         self.own_text_scores = scores or None
+        if self._score_held_out:
+            self.held_out_views = self._score_held_out(self.encoder(training=False))
         return output
 
     def _own_text_ranks(self) -> list[np.ndarray]:
@@ -346,38 +357,6 @@ class MirrorTrainer(EncoderTrainer):
                 head=[*self.head],
                 prompts=self.prompts,
             )
-
-
-def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
-    """The base's modules after the pooling, frozen: the loss is computed through them, and they are saved again."""
-    head = base.get("head", ())
-    if head and pooling != base["pooling"]:
-        logger.warning(
-            "%s: its modules after the pooling are left out, because --pooling %s is not its own", name, pooling
-        )
-        head = ()
-    return nn.Sequential(*head).requires_grad_(False).eval()
-
-
-def prompts_to_save(base: dict, args: MirrorConfig) -> dict:
-    """The prompts of the base model, as the default the one that is trained with, and its truncation."""
-    prompts, default = base.get("prompts") or {}, args.prompt_name or base.get("default_prompt_name")
-    if args.prompt is not None:
-        default = "default" if args.prompt else None
-        prompts = prompts | {"default": args.prompt} if args.prompt else prompts
-    kept = {"prompts": prompts, "default_prompt_name": default, "truncate_dim": base.get("truncate_dim")}
-    return {key: value for key, value in kept.items() if value}
-
-
-def make_own_text_tests(held_out: Dataset | None) -> list[OwnTextTest]:
-    """The tests that fit the held-out rows; none, and a line in the log, where there can be none."""
-    try:
-        if held_out is None:
-            raise InputError("no texts are held out to test on (--validation_samples)")
-        return make_tests(*(held_out[column][:] for column in held_out.column_names))
-    except InputError as error:
-        logger.info("on your text: %s", error)
-        return []
 
 
 def make_collator(

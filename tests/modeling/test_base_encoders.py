@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
+from sentence_transformers.models import Dense, Dropout, LayerNorm, Normalize, Pooling, Transformer
 from transformers import AutoModel, AutoTokenizer
 
 from mirror.common.errors import InputError
@@ -17,6 +17,7 @@ from mirror.modeling.checkpoint import verify_encoder
 from mirror.modeling.embedding_cache import fingerprint
 from mirror.modeling.encoder import Encoder
 from mirror.training.config import MirrorConfig
+from mirror.training.preflight import preflight
 from mirror.training.trainer import MirrorTrainer
 
 
@@ -184,3 +185,75 @@ def test_a_base_that_pools_by_its_pooler_keeps_it(bert_folder, sentences, tmp_pa
     second.save_model()
     assert second.args.pooling == "pooler"
     assert min(verify_encoder(tmp_path / "two", second.encoder(training=False), TEXTS).values()) > 0.9999
+
+
+def with_a_subfolder(folder: Path) -> None:
+    """Move the backbone to where older checkpoints have it."""
+    inner = folder / "0_Transformer"
+    inner.mkdir()
+    for path in [*folder.iterdir()]:
+        if path.is_file() and path.name not in ("modules.json", "config_sentence_transformers.json"):
+            path.rename(inner / path.name)
+    modules = json.loads((folder / "modules.json").read_text())
+    modules[0]["path"] = inner.name
+    (folder / "modules.json").write_text(json.dumps(modules))
+
+
+@pytest.mark.parametrize(
+    ("after", "length", "in_subfolder"),
+    [([Normalize], 40, True), ([Normalize], 12, False), ([], 64, False), ([LayerNorm, Dropout], 40, False)],
+    ids=["subfolder", "shorter than the level", "longer than the level", "half precision"],
+)
+def test_every_kind_of_encoder_is_trained_through_and_saved_as_it_was(
+    bert_folder, sentences, tmp_path, after, length, in_subfolder
+):
+    later = [kind(*{LayerNorm: (32,), Dropout: (0.5,)}.get(kind, ())) for kind in after]
+    modules = [Transformer(bert_folder, max_seq_length=length), Pooling(32, "mean"), *later]
+    base = SentenceTransformer(modules=modules, device="cpu")
+    (base.half() if LayerNorm in after else base).save(str(tmp_path / "base"))
+    if in_subfolder:
+        with_a_subfolder(tmp_path / "base")
+    config = MirrorConfig(
+        output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=2, learning_rate=1e-3, bf16=False,
+        disable_tqdm=True, max_seq_length=24,
+    )  # fmt: skip
+    trainer = MirrorTrainer(str(tmp_path / "base"), config, sentences)
+    before = trainer.encoder(training=False).encode(TEXTS)
+    np.testing.assert_allclose(before, Encoder.from_pretrained(str(tmp_path / "base")).encode(TEXTS), atol=1e-5)
+    if LayerNorm not in after:
+        theirs = SentenceTransformer(str(tmp_path / "base"), device="cpu")
+        np.testing.assert_allclose(before, theirs.encode(TEXTS), atol=1e-5)
+    trainer.train()
+    trainer.save_model()
+    assert np.abs(trainer.encoder(training=False).encode(TEXTS) - before).max() > 1e-3
+    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+    saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert [type(module) for module in saved] == [Transformer, Pooling, *after]
+    assert saved.max_seq_length == max(24, length)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (0, "sentence_transformers.models.CLIPModel"),
+        (0, "sentence_transformers.models.BoW"),
+        (0, "sentence_transformers.models.Router"),
+        (1, "sentence_transformers.models.LSTM"),
+        (2, "another_library.Fancy"),
+        (3, "sentence_transformers.models.NotYet"),
+    ],
+)
+def test_a_module_that_cannot_be_trained_through_is_named(base, tmp_path, number, kind):
+    modules = json.loads((tmp_path / "base" / "modules.json").read_text())
+    modules[number]["type"] = kind
+    (tmp_path / "base" / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "base" / "config.json").unlink()  # such checkpoints have none
+    for load in (
+        Encoder.from_pretrained,
+        lambda name: preflight(MirrorConfig(output_dir=str(tmp_path / "out")), name),
+    ):
+        with pytest.raises(
+            InputError, match=rf"base: its module {number + 1}, {kind}, can be neither used nor"
+        ) as error:
+            load(base)
+        assert "\n" not in str(error.value)

@@ -1,0 +1,82 @@
+"""A base model that is an encoder already has settings of its own; flags win, and the start says what was found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mirror.training.config import MirrorConfig
+from mirror.training.levels import ENCODER_SETTINGS, LEVELS
+from tests.tiny_trainer import make_trainer
+
+
+NOISE = ENCODER_SETTINGS["sentence"]
+
+
+def resolved(base: str | None = "mean", pairs: bool = False, **flags) -> dict:
+    """What stands in a configuration for a base with the pooling `base`, and what `resolve_for` changed."""
+    config = MirrorConfig(**flags)
+    changed = config.resolve_for("a/model", "bert", base, pairs)
+    return vars(config) | {"changed": changed}
+
+
+def test_an_encoder_has_its_own_noise_and_a_masked_lm_the_papers():
+    encoder, raw = resolved(), resolved(base=None)
+    assert encoder["changed"] == NOISE and {name: encoder[name] for name in NOISE} == NOISE
+    assert raw["changed"] == {} and (raw["augmentation"], raw["augmentation_rate"]) == ("span", None)
+    assert all(raw[name] == value for name, value in LEVELS["sentence"].items())
+    others = LEVELS["sentence"].keys() - NOISE.keys()
+    assert all(encoder[name] == raw[name] for name in (*others, "learning_rate"))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"augmentation": "span"},
+        {"augmentation": "delete"},
+        {"augmentation": "crop", "augmentation_rate": 0.3},
+        {"span_mask_length": 10},
+        {"span_mask_length": 0},
+        {"mask_token": "[MASK]"},
+        {"level": "word"},
+        {"pooling": "cls"},
+    ],
+    ids=str,
+)
+def test_what_the_user_says_of_the_noise_or_the_pooling_wins(flags):
+    encoder, raw = resolved(**flags), resolved(base=None, **flags)
+    assert encoder["changed"] == {}
+    assert all(encoder[name] == raw[name] for name in ("augmentation", "augmentation_rate", "span_mask_length"))
+
+
+def test_pairs_are_trained_as_before():
+    assert resolved(pairs=True)["changed"] == {}
+
+
+def test_every_kind_of_setting_can_stand_in_the_table(monkeypatch):
+    monkeypatch.setitem(
+        ENCODER_SETTINGS, "phrase", {"temperature": 0.05, "num_train_epochs": 3.0, "learning_rate": 1e-6}
+    )
+    assert resolved(level="phrase")["changed"] == ENCODER_SETTINGS["phrase"]
+    mine = resolved(level="phrase", temperature=0.04, learning_rate=3e-5)
+    assert mine["changed"] == {"num_train_epochs": 3.0}
+    assert (mine["temperature"], mine["learning_rate"], mine["num_train_epochs"]) == (0.04, 3e-5, 3.0)
+
+
+def test_the_start_says_what_was_found(bert_folder, sentences, tmp_path, caplog):
+    flags = {"max_steps": 1, "span_mask_min_chars": None, "pooling": None}
+    with caplog.at_level("INFO"):
+        first = make_trainer(bert_folder, sentences, tmp_path / "one", **flags)
+        first.train()
+        first.save_model()
+        second = make_trainer(str(tmp_path / "one"), sentences, tmp_path / "two", **flags)
+        make_trainer(str(tmp_path / "one"), sentences, tmp_path / "three", **flags | {"pooling": "cls"})
+    assert [line for line in caplog.messages if line.startswith("base: ")] == [
+        f"base: {Path(bert_folder).name} is a masked language model; settings of the paper for sentences",
+        "base: one is an encoder already (mean pooling); settings for adapting: --augmentation delete --augmentation_rate 0.4; "
+        "the others of the paper for sentences (docs/own-text.md)",
+        "base: one is trained by --pooling cls instead of its own; settings of the paper for sentences",
+    ]
+    assert first.settings["augmentation"] == "span" and second.settings["augmentation"] == "delete"
+    assert second.settings["augmentation_rate"] == 0.4
