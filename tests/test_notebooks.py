@@ -39,8 +39,8 @@ def printed(notebook) -> str:
     return "".join(texts)
 
 
-def test_there_are_five_notebooks_with_the_same_first_cell():
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05"]
+def test_there_are_six_notebooks_with_the_same_first_cell():
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04", "05", "06"]
     assert len({code_cells(nbformat.read(path, as_version=4))[0].source for path in NOTEBOOKS}) == 1
 
 
