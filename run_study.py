@@ -12,17 +12,36 @@ interruption or a failure, run the same command again. Flags after -- are passed
 from __future__ import annotations
 
 import argparse
+import importlib
 import logging
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
 from mirror.common.cli import Parser, positive
 from mirror.common.errors import InputError, run_main
 from mirror.common.logging import configure_logging
+from mirror.studies.processes import CONTEXT, prepare_environment
 
 
 logger = logging.getLogger("run_study")
+
+# What the scripts of a cell import when they run: imported once, before the cells' processes are forked.
+WARM = (
+    "mirror.cmlm.arguments",
+    "mirror.cmlm.stages",
+    "mirror.cmlm.trainer",
+    "mirror.data.corpus",
+    "mirror.evaluation.encoding",
+    "mirror.evaluation.pictures",
+    "mirror.evaluation.progress",
+    "mirror.tools.finish_run",
+    "mirror.tools.next_steps",
+    "mirror.training.arguments",
+    "mirror.training.preflight",
+    "mirror.training.trainer",
+)
 
 
 def main() -> None:
@@ -30,17 +49,17 @@ def main() -> None:
     own, extra = split_at_dashes(sys.argv[1:])
     args = parse_arguments(own)
     configure_logging()
+    prepare_environment(args.num_processes)
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.common.atomic_files import make_output_folder
     from mirror.evaluation.run import default_data_dir
     from mirror.studies.catalogue import find_study, listing
     from mirror.studies.chains import is_chain_study, make_chain_jobs
-    from mirror.studies.execution import estimated_seconds, finished, run_jobs
+    from mirror.studies.execution import LOG, estimated_seconds, finished, run_jobs, summary
     from mirror.studies.plan import make_jobs
-    from mirror.studies.report import write_report
+    from mirror.studies.report import write_figure, write_table
     from mirror.studies.setup import Setup, paper_models
-    from mirror.studies.stage_runs import remove_stages
 
     if args.list:
         sys.stdout.write(listing() + "\n")
@@ -82,13 +101,40 @@ def main() -> None:
 
     # ---- Runs, table, figure ---------------------------------------------------------------------------------------
     output_dir = make_output_folder(str(setup.output_dir))
-    failures = run_jobs(now, args.num_processes, args.keep_models, logger.info)
-    records = {job.name: finished(job) for job in jobs}
     command = "python run_study.py " + shlex.join(sys.argv[1:])
-    sys.stdout.write(write_report(study, setup, records, left_out, command))
+    left = {job.name: job for job in now}
+
+    def ended(job, reason: str) -> None:
+        """Report a cell that has ended and rewrite the table."""
+        del left[job.name]
+        records[job.name] = record = finished(job)
+        done = [record for record in records.values() if record]
+        seconds, _ = estimated_seconds(list(left.values()), done, args.num_processes)
+        progress = f"[{len(now) - len(left)}/{len(now)}] {job.name}"
+        rest = f"; about {format_duration(seconds)} left" if left else ""
+        if reason:
+            logger.info("%s FAILED: %s (full log: %s)%s", progress, reason, job.folder / LOG, rest)
+        else:
+            logger.info("%s: %s%s", progress, summary(record), rest)
+            write_table(study, setup, records, left_out, command)
+
+    if now and CONTEXT.get_start_method() == "fork":
+        for module in WARM:
+            importlib.import_module(module)
+    try:
+        failures = run_jobs(now, args.num_processes, args.keep_models, ended)
+    except SystemExit:
+        logger.warning(
+            "stopped; %d of %d cells are done, the same command runs the rest",
+            sum(map(bool, records.values())),
+            len(jobs),
+        )
+        raise
+    sys.stdout.write(write_table(study, setup, records, left_out, command))
+    write_figure(study, setup, records)
     logger.info("table.md, results.csv and figure.png are in %s", output_dir)
     if is_chain and all(records.values()) and not (args.keep_models or args.stages_dir):
-        remove_stages(stages_dir)
+        shutil.rmtree(stages_dir, ignore_errors=True)
     if failures:
         raise InputError(
             f"{len(failures)} of {len(now)} cells failed: {', '.join(failures)}; run the same command again"

@@ -1,4 +1,4 @@
-"""Execution of a study's cells: subprocesses of run_mirror.py and run_eval.py, several in parallel, resumable.
+"""Execution of a study's cells: run_mirror.py, run_cmlm.py and run_eval.py in processes of their own, resumable.
 
 A cell is finished if its folder contains `cell.json`, which is written last and atomically.
 """
@@ -6,36 +6,31 @@ A cell is finished if its folder contains `cell.json`, which is written last and
 from __future__ import annotations
 
 import json
-import os
-import queue
 import shutil
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
-
-import torch
 
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
 from mirror.studies.agreement import agreement
 from mirror.studies.chains import ChainJob, different_settings
 from mirror.studies.plan import Flags, Job, as_arguments
+from mirror.studies.processes import run_in_processes, run_script
 from mirror.studies.stage_runs import finish_stages
 from mirror.training.run_record import RunRecord
 
 
-ROOT = Path(__file__).resolve().parents[2]
-RESULT = "cell.json"
+RESULT, LOG = "cell.json", "log.txt"
 PACKAGES = ("python", "torch", "transformers", "sentence-transformers")  # their versions are reported below the table
 ASSUMED_TEXTS_PER_SECOND = 200  # until a cell of the study has been measured
 ASSUMED_SECONDS_TO_SCORE = 60
 
 
-class CellError(Exception):
+class CellError(InputError):
     """A command of a cell failed; the message contains the last error line of its log."""
 
 
@@ -57,65 +52,49 @@ def finished(job: Job) -> dict | None:
 
 
 def run_jobs(
-    jobs: Sequence[Job], num_processes: int, keep_models: bool, report: Callable[[str], None]
+    jobs: Sequence[Job], num_processes: int, keep_models: bool, ended: Callable[[Job, str], None]
 ) -> dict[str, str]:
     """Run `jobs`, `num_processes` at a time.
 
     Args:
         keep_models: keep the weights of each trained model.
-        report: called with one line when a job ends.
+        ended: called with each job that ends and an empty string, or the reason why it failed.
 
     Returns:
-        Name of each failed job -> error message. A failed job does not stop the others.
+        Name of each failed job -> reason. A failed job does not stop the others.
+
+    Raises:
+        SystemExit: after SIGTERM or Ctrl-C; the processes have ended, and finished cells are kept.
     """
-    slots: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
-    for environment in environments(num_processes):
-        slots.put(environment)
-
-    def run_in_slot(job: Job) -> dict:
-        environment = slots.get()
-        try:
-            return run_job(job, keep_models, environment)
-        finally:
-            slots.put(environment)
-
     failures: dict[str, str] = {}
-    executor = ThreadPoolExecutor(num_processes)
-    try:
-        running = {executor.submit(run_in_slot, job): job for job in jobs}
-        for number, future in enumerate(as_completed(running), start=1):
-            job, progress = running[future], f"[{number}/{len(jobs)}]"
-            try:
-                report(f"{progress} {job.name}: {_summary(future.result())}")
-            except (CellError, InputError, OSError) as error:
-                failures[job.name] = str(error)
-                report(f"{progress} {job.name} FAILED: {error} (full log: {job.folder / 'log.txt'})")
-    finally:
-        executor.shutdown(cancel_futures=True)  # otherwise an interrupt would start the next cell
+
+    def note(index: int, status: int) -> None:
+        job = jobs[index]
+        if status:
+            failures[job.name] = _reason(job, status)
+        ended(job, failures.get(job.name, ""))
+
+    calls = [partial(run_job, job, keep_models) for job in jobs]
+    run_in_processes(calls, [job.folder / LOG for job in jobs], num_processes, note)
     return failures
 
 
-def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
-    """Train the encoder or both encoders of a job if it has corpora, score them, and write the record.
-
-    Returns:
-        The record, the content of `cell.json`.
+def run_job(job: Job, keep_models: bool) -> None:
+    """Train the encoder or both encoders of a job if it has corpora, score them, and write the record, `cell.json`.
 
     Raises:
-        CellError: a command failed.
+        CellError: a script failed.
     """
     model = job.folder / "model"
     _remove_models(job)  # left by an interrupted run
-    job.folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    with (job.folder / "log.txt").open("w", encoding="utf-8") as log:
-        for flags in (job.train, job.train_second):
-            if flags:
-                _run_script("run_mirror.py", flags, log, environment)
-        if isinstance(job, ChainJob):
-            finish_stages(job.stages, partial(_run_script, log=log, environment=environment))
-        trained = time.perf_counter()
-        _run_script("run_eval.py", job.evaluate, log, environment)
+    for flags in (job.train, job.train_second):
+        if flags:
+            _run_script(job, "run_mirror.py", flags)
+    if isinstance(job, ChainJob):
+        finish_stages(job.stages, partial(_run_script, job))
+    trained = time.perf_counter()
+    _run_script(job, "run_eval.py", job.evaluate)
     tasks = json.loads((job.folder / "scores" / "results.json").read_text(encoding="utf-8"))["tasks"]
     if "select_by" in job.train:
         state = json.loads((model / "trainer_state.json").read_text(encoding="utf-8"))
@@ -134,17 +113,6 @@ def run_job(job: Job, keep_models: bool, environment: dict[str, str]) -> dict:
     atomic_write_text(job.folder / RESULT, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     if not keep_models:
         _remove_models(job)
-    return record
-
-
-def environments(num_processes: int) -> list[dict[str, str]]:
-    """Return the environment of each process: its share of the CPU cores, and one GPU if there are any."""
-    threads = str(max(1, (os.cpu_count() or 1) // num_processes))
-    common = {"OMP_NUM_THREADS": threads} | os.environ
-    asked = os.environ.get("CUDA_VISIBLE_DEVICES")
-    gpus = asked.split(",") if asked else [str(number) for number in range(torch.cuda.device_count())]
-    chosen = [{"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if gpus else {} for number in range(num_processes)]
-    return [common | gpu for gpu in chosen]
 
 
 def estimated_seconds(jobs: Sequence[Job], done: Sequence[dict], num_processes: int) -> tuple[float, str]:
@@ -172,13 +140,11 @@ def _remove_models(job: Job) -> None:
         shutil.rmtree(job.folder / name, ignore_errors=True)
 
 
-def _run_script(script: str, flags: Flags, log, environment: dict[str, str]) -> None:
-    log.write(f"$ {script} {' '.join(as_arguments(flags))}\n")
-    log.flush()
-    command = [sys.executable, str(ROOT / script), *as_arguments(flags)]
-    done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-    if done.returncode:
-        raise CellError(f"{script} exited with {done.returncode}: {_last_line(Path(log.name))}")
+def _run_script(job: Job, script: str, flags: Flags) -> None:
+    arguments = as_arguments(flags)
+    sys.stdout.write(f"$ {script} {' '.join(arguments)}\n")
+    if status := run_script(script, arguments):
+        raise CellError(f"{script} exited with {status}: {_last_line(job.folder / LOG)}")
 
 
 def _run_on(job: Job) -> str | None:
@@ -190,13 +156,21 @@ def _run_on(job: Job) -> str | None:
     return ", ".join([record.hardware, *(f"{package} {record.versions[package]}" for package in PACKAGES)])
 
 
+def _reason(job: Job, status: int) -> str:
+    """Return why the process of a job failed."""
+    killed = f"ended by {signal.Signals(-status).name}: " if status < 0 else ""
+    return killed + _last_line(job.folder / LOG)
+
+
 def _last_line(path: Path) -> str:
     """Return the last error line of a log, or its last line if there is none."""
-    lines = [line.strip() for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (errors or lines)[-1][:300]
 
 
-def _summary(record: dict) -> str:
+def summary(record: dict) -> str:
+    """Return the scores of a finished cell and its duration in one line."""
     scores = [f"{name} {task['main_score']:.4f}" for name, task in record["tasks"].items()]
     return f"{', '.join(scores)} ({record['seconds_training'] + record['seconds_scoring']:.0f} s)"

@@ -1,4 +1,4 @@
-"""Report of a study: table.md, results.csv and figure.png of its finished cells."""
+"""Report of a study's finished cells: table.md and results.csv, rewritten after each cell, and figure.png."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mirror.studies.plan import Setup, as_arguments
 from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside
 
 
-def write_report(
+def write_table(
     study: Study, setup: Setup, records: Mapping[str, dict | None], left_out: Sequence[str], command: str
 ) -> str:
-    """Write table.md, results.csv and figure.png; nothing is written if no cell is finished.
+    """Write table.md and results.csv; nothing is written if no cell is finished.
 
     Args:
         records: name of each cell -> its record, or None if the cell is not finished.
@@ -36,8 +36,14 @@ def write_report(
     page = f"# {study.title}\n\n    {command}\n\n{table}\n{notes}"
     atomic_write_text(setup.output_dir / "table.md", page)
     atomic_write_text(setup.output_dir / "results.csv", format_csv(study, done))
-    draw(study, scores, done, beside, setup.output_dir / "figure.png")
     return table
+
+
+def write_figure(study: Study, setup: Setup, records: Mapping[str, dict | None]) -> None:
+    """Draw figure.png, if any cell is finished."""
+    if done := [record for record in records.values() if record]:
+        scores, beside = collect(study, done), published_beside(study, setup.checkpoint_of)
+        draw(study, scores, done, beside, setup.output_dir / "figure.png")
 
 
 def _settings(study: Study, setup: Setup) -> list[str]:

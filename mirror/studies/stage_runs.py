@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from filelock import FileLock
 
@@ -28,11 +27,6 @@ def finish_stages(stages: Sequence[StageRun], run_script: Callable[[str, Flags],
         with FileLock(f"{run.folder}.lock"):
             if not is_finished(run):
                 _finish(run, run_script)
-
-
-def remove_stages(folder: Path) -> None:
-    """Delete the models of all stages in `folder`."""
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _finish(run: StageRun, run_script: Callable[[str, Flags], None]) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import run_study
 from mirror.common.errors import run_main
-from mirror.studies import execution
+from mirror.studies import processes
 from mirror.studies.catalogue import STUDIES
 from tests.studies.test_run_study import FAKE_EVAL, FAKE_MIRROR, STUDY, write_inputs
 
@@ -23,7 +23,7 @@ def make_workplace(folder: Path, sentences: list[str]) -> None:
 
 def main(folder: str, model: str, output_dir: str) -> None:
     STUDIES["small"] = STUDY
-    execution.ROOT = Path(folder)
+    processes.ROOT = Path(folder)
     flags = ["--model_name_or_path", model, "--data_dir", f"{folder}/data", "--output_dir", output_dir]
     sys.argv = ["run_study.py", "small", *flags, "--seeds", *map(str, range(1, 8))]
     run_main(run_study.main)

@@ -12,7 +12,7 @@ import pytest
 import run_study
 from mirror.cmlm.arguments import parse_cmlm_arguments
 from mirror.common.errors import InputError, run_main
-from mirror.studies import chains, execution, stage_runs
+from mirror.studies import chains, execution, processes, stage_runs
 from mirror.studies.catalogue import STUDIES
 from mirror.studies.cells import Study, main_scores
 from mirror.studies.chains import ChainCell, Stage
@@ -70,7 +70,7 @@ def workplace(tmp_path, monkeypatch) -> Path:
         (tmp_path / "corpora" / name).write_text("a few words\n")
     (tmp_path / "run_cmlm.py").write_text(FAKE_CMLM)
     (tmp_path / "run_eval.py").write_text(FAKE_EVAL)
-    monkeypatch.setattr(execution, "ROOT", tmp_path)
+    monkeypatch.setattr(processes, "ROOT", tmp_path)
     monkeypatch.setattr(chains, "_tasks_with_data", lambda tasks, *_: tasks)
     return tmp_path
 
@@ -270,10 +270,6 @@ def test_stages_of_other_flags_or_data_are_refused(bert_folder, workplace, monke
     assert not (workplace / "other").exists()
 
 
-def test_removing_stages_that_are_not_there_is_no_error(tmp_path):
-    stage_runs.remove_stages(tmp_path / "none")
-
-
 def test_a_stage_without_a_checkpoint_starts_again(bert_folder, workplace, tmp_path):
     setup = Setup(bert_folder, workplace, (workplace / "corpora",), workplace / "out", (33,))
     jobs, _ = chains.make_chain_jobs(STUDIES["cmlm_table7"], setup, tmp_path / "stages")
@@ -305,12 +301,20 @@ def test_a_chain_of_three_stages_is_trained_and_scored_by_the_real_scripts(
 ):
     """S3+NLI: documents and translations of two languages, then labelled pairs; in this process, to save its start."""
 
-    def in_process(script: str, flags: dict, log, environment) -> None:
+    def in_process(job, script: str, flags: dict) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", [script, *execution.as_arguments(flags)])
             importlib.import_module(script.removesuffix(".py")).main()
 
+    def one_by_one(jobs, num_processes, keep_models, ended) -> dict:
+        for job in jobs:
+            job.folder.mkdir(parents=True)
+            execution.run_job(job, keep_models)
+            ended(job, "")
+        return {}
+
     monkeypatch.setattr(execution, "_run_script", in_process)
+    monkeypatch.setattr(execution, "run_jobs", one_by_one)
     write_inputs(tmp_path, sentences)
     pairs = list(zip(sentences[:60], sentences[60:120], strict=True))
     documents = "\n\n".join("\n".join(sentences[start : start + 6]) for start in range(0, 240, 6))

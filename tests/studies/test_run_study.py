@@ -13,7 +13,7 @@ import pytest
 import run_eval
 import run_study
 from mirror.common.errors import InputError, run_main
-from mirror.studies import execution, plan
+from mirror.studies import execution, plan, processes
 from mirror.studies.catalogue import STUDIES
 from mirror.studies.cells import RATE, Cell, SecondEncoder, Study, main_scores
 from mirror.training.arguments import parse_arguments
@@ -66,6 +66,7 @@ def workplace(sentences, tmp_path, monkeypatch) -> Path:
     """Create a data folder with one task and one corpus, and declare the study `small`."""
     write_inputs(tmp_path, sentences)
     monkeypatch.setitem(STUDIES, "small", STUDY)
+    monkeypatch.setattr(run_study, "prepare_environment", lambda num_processes: None)  # torch is imported already
     return tmp_path
 
 
@@ -81,7 +82,7 @@ def write_inputs(folder: Path, sentences: list[str]) -> None:
 def fakes(workplace, monkeypatch) -> Path:
     (workplace / "run_mirror.py").write_text(FAKE_MIRROR)
     (workplace / "run_eval.py").write_text(FAKE_EVAL)
-    monkeypatch.setattr(execution, "ROOT", workplace)
+    monkeypatch.setattr(processes, "ROOT", workplace)
     return workplace
 
 
@@ -325,11 +326,12 @@ def test_a_recipe_without_a_model_is_named(fakes, monkeypatch, tmp_path):
 
 def test_processes_share_cores_and_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(execution.os, "cpu_count", lambda: 8)
-    shares = execution.environments(3)
-    assert [share["CUDA_VISIBLE_DEVICES"] for share in shares] == ["2", "3", "2"]
-    assert {share["OMP_NUM_THREADS"] for share in shares} == {"2"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(processes.os, "cpu_count", lambda: 8)
+    processes.prepare_environment(3)
+    assert processes.os.environ["OMP_NUM_THREADS"] == "2"
+    assert [share["CUDA_VISIBLE_DEVICES"] for share in processes.environments(3)] == ["2", "3", "2"]
 
 
 def test_the_estimate_uses_the_speed_of_finished_cells(bert_folder, fakes, monkeypatch):
