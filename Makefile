@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo study-list test test-slow test-min check clean
+.PHONY: help install demo study-list test test-slow test-min mutants check clean
 
 # make table3 STUDY_MODEL=bert-base-uncased STUDY_ARGS="--num_processes 2 -- --bf16"
 STUDY_MODEL ?= mirror/assets/mini-mlm
@@ -65,6 +65,10 @@ $(VENV)-min/.installed: pyproject.toml requirements-dev.txt requirements-demo.tx
 	$(VENV)-min/bin/uv pip install --quiet --python $(VENV)-min/bin/python --resolution lowest-direct \
 	    -r pyproject.toml -r requirements-dev.txt
 	@touch $@
+
+mutants: install ## how many small changes of the core modules the tests notice; about an hour
+	$(BIN)/python -m pip install --quiet -r requirements-mutants.txt
+	$(BIN)/python -m tests.mutation
 
 test-min: $(VENV)-min/.installed ## the test suite with the lowest versions that pyproject.toml allows
 	$(subst $(BIN),$(VENV)-min/bin,$(TEST)) -n 2 --dist loadfile

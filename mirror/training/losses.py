@@ -97,7 +97,7 @@ def multi_similarity(
         mine = place[anchor] >= 0
         triplets = (place[anchor[mine]], positive[mine], negative[mine])
         loss = MultiSimilarityLoss(alpha=1, beta=60, base=0.5)
-        value = loss(anchors, labels[own], triplets, ref_emb=candidates, ref_labels=labels)
+        value = loss(anchors, indices_tuple=triplets, ref_emb=candidates)
         # Without a triplet the library's loss does not depend on the candidates, and this process would skip the backward
         # pass of their gathering, in which the others wait for it.
         return value + 0.0 * candidates.sum()

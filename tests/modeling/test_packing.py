@@ -81,6 +81,10 @@ def test_rounding(tokens, round_to, length):
     assert pack([[3] * tokens], 0, 0, round_to)["input_ids"].shape == (1, length)
 
 
+def test_the_default_is_a_multiple_of_512():
+    assert pack([[3] * 5600], 0, 0)["input_ids"].shape == (1, 11 * 512)
+
+
 def test_rounding_leaves_few_lengths_and_little_waste():
     lengths = [pack([[3] * tokens], 0, 0)["input_ids"].shape[1] for tokens in range(1024, 2048)]
     assert len(set(lengths)) == 9  # eight steps and the next octave's first

@@ -45,6 +45,13 @@ def test_more_padding_changes_nothing(mode):
     assert torch.equal(pool(padded, mask, mode), pool(OUTPUT, MASK, mode))
 
 
+@pytest.mark.parametrize("mode", ["mean", "first_last_mean"])
+def test_each_row_has_its_own_number_of_tokens(mode):
+    hidden = torch.tensor([[[2.0], [4.0]], [[5.0], [99.0]], [[99.0], [99.0]]])  # two tokens, one, none
+    output = BaseModelOutputWithPooling(last_hidden_state=hidden, hidden_states=(hidden, hidden, hidden))
+    assert pool(output, torch.tensor([[1, 1], [1, 0], [0, 0]]), mode).tolist() == [[3.0], [5.0], [0.0]]
+
+
 def test_unknown_mode_lists_the_known():
     with pytest.raises(ValueError, match="unknown pooling 'avg'; one of cls, mean"):
         pool(OUTPUT, MASK, "avg")

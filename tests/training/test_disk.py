@@ -13,13 +13,15 @@ from pathlib import Path
 
 import pyarrow.dataset
 import pytest
+from safetensors import SafetensorError
+from torch import nn
 
 import run_encode
 import run_mirror
 from mirror.common.errors import InputError, run_main
 from mirror.modeling.encoder import Encoder
 from mirror.tools.embedding_shards import ShardFolder
-from mirror.training.disk_space import raise_save_error
+from mirror.training.disk_space import is_full_disk, needed_bytes, raise_save_error, warn_of_little_space
 from mirror.training.manifest import is_complete, last_complete_checkpoint
 from tests.tiny_trainer import At, make_trainer
 
@@ -159,6 +161,50 @@ def test_only_a_full_disk_is_called_full(tmp_path):
     ):
         with pytest.raises(InputError, match=f"^cannot save x: .*{words}.*; there is no earlier complete checkpoint$"):
             raise_save_error(error, "x", tmp_path)
+
+
+def test_what_does_not_come_from_writing_is_raised_as_it_is(tmp_path, monkeypatch):
+    for error in (KeyError("x"), Exception("something else")):
+        with pytest.raises(type(error)) as raised:
+            raise_save_error(error, "x", tmp_path)
+        assert raised.value is error
+    for error in (SafetensorError("header"), Exception("No space left on device (os error 28)")):
+        with pytest.raises(InputError, match="^cannot save x: "):
+            raise_save_error(error, "x", tmp_path)
+    monkeypatch.setattr("mirror.training.disk_space.describe_peer_failure", lambda error: "another process has ended")
+    with pytest.raises(RuntimeError, match="gloo"):
+        raise_save_error(RuntimeError("gloo"), "x", tmp_path)
+    with pytest.raises(InputError):
+        raise_save_error(OSError("gloo"), "x", tmp_path)
+
+
+def free_space(monkeypatch, count: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: shutil._ntuple_diskusage(10**9, 10**9 - count, count))
+
+
+def test_the_space_of_a_checkpoint_and_an_encoder_by_hand(tmp_path, monkeypatch, caplog):
+    layer = nn.Linear(250, 1000).half()
+    layer.bias.requires_grad_(False)
+    weights, trained = 2 * (250_000 + 1000), 2 * 250_000
+    needed = weights + 2 * trained + weights
+    assert needed_bytes(layer) == needed == 2_004_000
+    free_space(monkeypatch, needed)
+    warn_of_little_space(tmp_path, layer)
+    assert not caplog.text
+    free_space(monkeypatch, needed - 1)
+    warn_of_little_space(tmp_path, layer)
+    mounted = next(place for place in (tmp_path, *tmp_path.parents) if place.is_mount())
+    (said,) = caplog.messages
+    assert said.startswith(f"the disk of {tmp_path} (mounted at {mounted}) has 2 MB left, but ")
+    assert "need about 2 MB: free some space" in said
+
+
+def test_an_error_without_a_number_is_a_full_disk_if_nothing_is_left(tmp_path, monkeypatch):
+    for free, is_full in ((49_999_999, True), (50_000_000, False)):
+        free_space(monkeypatch, free)
+        assert [is_full_disk(error, tmp_path) for error in (RuntimeError("x"), OSError("x"))] == [is_full] * 2
+        assert is_full_disk(OSError(errno.ENOSPC, "x"), tmp_path)
+        assert not is_full_disk(OSError(errno.EACCES, "x"), tmp_path)
 
 
 def fail_on_purpose(*args) -> None:

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from mirror.common.errors import InputError
 from mirror.training.config import MirrorConfig
+from mirror.training.learnable_temperature import LearnableTemperature, resume_temperature
 from mirror.training.losses import info_nce
 from tests.tiny_trainer import make_trainer
 from tests.training.test_trainer import weights
@@ -110,6 +111,32 @@ def test_a_checkpoint_of_the_other_kind_is_refused(bert_folder, sentences, tmp_p
 def test_multi_similarity_has_none():
     with pytest.raises(InputError, match="--loss multi_similarity has no temperature"):
         MirrorConfig(loss="multi_similarity", learnable_temperature=True)
+
+
+def test_it_is_the_exponential_of_a_parameter_without_decay(tmp_path):
+    learned = LearnableTemperature(0.2, torch.device("cpu"))
+    assert learned.value().item() == pytest.approx(0.2) and learned.log.item() == pytest.approx(math.log(0.2))
+    (learned.value() * 3).backward()
+    assert learned.log.grad.item() == pytest.approx(0.6)  # d exp(x) = exp(x)
+    learned.on_step_begin(None, None, None)
+    assert learned.log.grad is None
+    group = learned.parameter_group()
+    assert group == {"params": [learned.log], "weight_decay": 0.0}
+    with torch.device("meta"):
+        assert LearnableTemperature(0.2, torch.device("cpu")).log.device.type == "cpu"
+
+
+def test_what_is_saved_comes_back(tmp_path):
+    LearnableTemperature(0.2, torch.device("cpu")).save(str(tmp_path))
+    other = LearnableTemperature(0.5, torch.device("cpu"))
+    resume_temperature(other, str(tmp_path))
+    assert other.value().item() == pytest.approx(0.2) and other.log.requires_grad
+    with pytest.raises(InputError, match="resume with it too"):
+        resume_temperature(None, str(tmp_path))
+    (tmp_path / "temperature.json").unlink()
+    resume_temperature(None, str(tmp_path))
+    with pytest.raises(InputError, match="resume without --learnable_temperature"):
+        resume_temperature(other, str(tmp_path))
 
 
 @pytest.mark.slow

@@ -138,6 +138,10 @@ def test_multi_similarity_of_well_separated_twins_is_nothing():
     assert loss.item() == 0 and torch.autograd.grad(loss, first)[0].abs().max() == 0
 
 
+def test_multi_similarity_of_vectors_that_add_up_to_nothing_is_a_number():
+    assert multi_similarity(torch.eye(3), -torch.eye(3)).isfinite()
+
+
 def test_a_process_without_a_hard_triplet_joins_every_collective(tmp_path):
     run_two_processes("-m", "tests.training.gathered_multi_similarity", str(tmp_path))
     without, with_triplets = (float((tmp_path / f"loss-{rank}").read_text()) for rank in (0, 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import shutil
 from pathlib import Path
@@ -10,7 +12,7 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.training.config import MirrorConfig
-from mirror.training.manifest import MANIFEST, is_complete, write_manifest
+from mirror.training.manifest import MANIFEST, describe_last, is_complete, last_complete_checkpoint, write_manifest
 from mirror.training.preflight import find_checkpoint
 from tests.tiny_trainer import make_trainer
 
@@ -116,3 +118,29 @@ def test_files_that_may_change_are_not_listed(tmp_path):
     write_manifest(tmp_path, left_out=("README.md",))
     (tmp_path / "README.md").write_text("changed")
     assert is_complete(tmp_path)
+
+
+def test_the_manifest_has_the_size_and_the_checksum_of_every_file(tmp_path):
+    large = bytes(range(256)) * 4097  # more than one block
+    (tmp_path / "1_Pooling").mkdir()
+    for name, content in (("model.safetensors", large), ("1_Pooling/config.json", b"{}"), ("half.tmp", b"x")):
+        (tmp_path / name).write_bytes(content)
+    write_manifest(tmp_path)
+    assert json.loads((tmp_path / MANIFEST).read_text()) == {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in (("1_Pooling/config.json", b"{}"), ("model.safetensors", large))
+    }
+    assert is_complete(str(tmp_path))
+
+
+def test_the_newest_checkpoint_is_the_one_of_the_highest_step(tmp_path):
+    assert last_complete_checkpoint(tmp_path) is None
+    assert describe_last(tmp_path) == "there is no earlier complete checkpoint"
+    for name in ("checkpoint-9", "checkpoint-10", "checkpoint-11", "checkpoint-12-old", "checkpoint-x"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"x")
+        write_manifest(tmp_path / name)
+    (tmp_path / "checkpoint-13").write_text("a file")
+    (tmp_path / "checkpoint-11" / MANIFEST).unlink()
+    assert last_complete_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-10")
+    assert describe_last(tmp_path) == f"the last complete checkpoint is {tmp_path}/checkpoint-10"

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from datasets import Dataset, IterableDataset
+from torch import nn
 
 from mirror.common.errors import InputError
-from mirror.training.run_identity import FILE, differences
+from mirror.training.run_identity import (
+    FILE,
+    check_identity,
+    differences,
+    digest_of_model,
+    digest_of_rows,
+    run_identity,
+    save_identity,
+)
 from tests.cmlm.test_trainer import make_trainer as make_cmlm_trainer
 from tests.cmlm.test_trainer import rows_of
 from tests.tiny_trainer import make_trainer
@@ -101,3 +116,80 @@ def test_cmlm_knows_its_texts_too(bert_folder, sentences, tmp_path, stage, strea
     assert same.state.global_step == 4
     with pytest.raises(InputError, match="--margin was 0.3, now 0.1, other training texts"):
         make(sentences[::-1], tmp_path / "other", margin=0.1).train(resume_from_checkpoint=checkpoint)
+
+
+def of_settings(**settings) -> dict:
+    return {"settings": settings, "model": "a", "texts": "b", "processes": 1}
+
+
+CHANGES_NOTHING = (
+    *("data_dir", "dataloader_num_workers", "dataloader_persistent_workers", "dataloader_pin_memory"),
+    *("dataloader_prefetch_factor", "ddp_timeout", "disable_tqdm", "eval_steps", "greater_is_better", "hub_model_id"),
+    *("load_best_model_at_end", "log_level", "logging_steps", "metric_for_best_model", "per_device_eval_batch_size"),
+    *("preprocessing_num_workers", "project", "push_to_hub", "report_to", "resume_from_checkpoint", "run_name"),
+    *("save_steps", "select_by", "trackio_space_id"),
+)
+COMPARED_BY_CONTENT = ("model_name_or_path", "train_file", "bitext_file", "nli_file")
+
+
+@pytest.mark.parametrize("flag", CHANGES_NOTHING + COMPARED_BY_CONTENT)
+def test_a_flag_that_changes_no_weight_is_not_compared(flag):
+    assert differences(of_settings(**{flag: 1}), of_settings(**{flag: 2})) == []
+    assert differences(of_settings(), of_settings(**{flag: 2})) == []
+
+
+def test_all_that_differs_is_named_in_the_order_of_the_alphabet():
+    stored = {**of_settings(seed=1, pooling="cls"), "model": "c", "texts": "d", "processes": 2}
+    assert differences(stored, of_settings(seed=2, bf16=True)) == [
+        *("--bf16 was not given, now True", "--pooling was cls, now not given", "--seed was 1, now 2"),
+        *("processes: 2, now 1", "another model to start from", "other training texts"),
+    ]
+
+
+@pytest.mark.parametrize(("schedule", "may_change"), [("constant", True), ("linear", False), (None, False)])
+def test_only_a_constant_rate_leaves_the_length_open(schedule, may_change):
+    for length in ("max_steps", "num_train_epochs"):
+        stored, now = (of_settings(**{length: value, "lr_scheduler_type": schedule}) for value in (4, 9))
+        assert differences(stored, now) == ([] if may_change else [f"--{length} was 4, now 9"])
+
+
+def test_the_digest_of_a_model_is_that_of_names_and_bytes():
+    layer = nn.Linear(2, 1, dtype=torch.bfloat16)
+    layer.weight.data = torch.tensor([[1.0], [-2.0]], dtype=torch.bfloat16).T  # not contiguous
+    layer.bias.data = torch.tensor([0.5], dtype=torch.bfloat16)
+    by_hand = hashlib.sha256(b"weight" + bytes.fromhex("803f00c0") + b"bias" + bytes.fromhex("003f"))
+    assert digest_of_model(layer) == by_hand.hexdigest()
+
+
+def test_the_digest_of_texts_covers_every_row_in_order():
+    texts = [str(number) for number in range(10_001)]
+    digests = {
+        digest_of_rows([Dataset.from_dict({"text": rows})])
+        for rows in (texts, texts[::-1], texts[:-1], [*texts[:-1], "x"], ["x", *texts[1:]])
+    }
+    assert len(digests) == 5
+    parts = [Dataset.from_dict({"text": rows}) for rows in (["a", "b"], ["c"])]
+    by_hand = hashlib.sha256(b'{"text": ["a", "b"]}{"text": ["c"]}')
+    assert digest_of_rows(parts) == by_hand.hexdigest() != digest_of_rows(parts[::-1])
+
+
+def test_of_a_stream_the_first_thousand_rows_count():
+    def endless(changed: int) -> Iterator[dict[str, str]]:
+        for number in itertools.count():
+            yield {"text": "x" if number == changed else "y"}
+
+    def digest(changed: int) -> str:
+        return digest_of_rows([IterableDataset.from_generator(endless, gen_kwargs={"changed": changed})])
+
+    assert digest(0) != digest(2000) and digest(999) != digest(2000) and digest(1000) == digest(2000)
+
+
+def test_an_identity_is_plain_data_and_comes_back(tmp_path):
+    identity = run_identity({"folder": Path("a"), "sizes": (1, 2)}, "m", [Dataset.from_dict({"text": ["a"]})], 2)
+    assert identity["settings"] == {"folder": "a", "sizes": [1, 2]}
+    assert (identity["model"], identity["processes"]) == ("m", 2)
+    save_identity(identity, tmp_path)
+    assert json.loads((tmp_path / FILE).read_text()) == identity
+    check_identity(identity, str(tmp_path))
+    with pytest.raises(InputError, match=r"is of another run \(processes: 2, now 3\)"):
+        check_identity(identity | {"processes": 3}, str(tmp_path))
