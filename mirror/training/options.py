@@ -10,6 +10,7 @@ from mirror.common.errors import InputError
 from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
 from mirror.modeling.choices import POOLING_MODES, Packing
 from mirror.training.base_options import BaseOptions, check_max_seq_length
+from mirror.training.beyond_options import BeyondOptions
 from mirror.training.choices import CRITERIA, LOSSES
 from mirror.training.levels import EMBEDDED_LEARNING_RATE, LEARNING_RATE, LEVELS
 
@@ -124,7 +125,7 @@ class ViewOptions:
         metadata={
             "help": f"Noise of the second view's text: {', '.join(AUGMENTATIONS)}. span: consecutive characters are masked; "
             "token and whole_word: masked one by one; reorder: words swap places; delete: words are left out; crop: "
-            "consecutive words are kept."
+            "consecutive words are kept; repeat: words are said twice."
         },
     )
     augmentation_rate: float | None = field(
@@ -203,7 +204,9 @@ class EncoderOptions:
 
 
 @dataclass
-class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, EvaluationOptions, BaseOptions):
+class MirrorOptions(
+    MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, BeyondOptions, EvaluationOptions, BaseOptions
+):
     """What `MirrorConfig` adds to transformers' `TrainingArguments`.
 
     Raises:
@@ -221,6 +224,7 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
         self._check_model()
         self._check_augmentation()
         self._check_training()
+        self.check_beyond()
 
     @property
     def masks_spans(self) -> bool:
