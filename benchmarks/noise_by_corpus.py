@@ -36,7 +36,9 @@ def main() -> None:
     parser.add_argument("--model_name_or_path", required=True)
     parser.add_argument("--corpora", nargs="+", type=named_file, default=[(DOCSTRINGS, None)], metavar="NAME=FILE")
     parser.add_argument("--noises", nargs="+", choices=NOISES, default=list(NOISES), metavar="NOISE")
-    parser.add_argument("--max_train_samples", type=int, default=4000, help="texts, a thousand of them to test on (default: 4000)")
+    parser.add_argument(
+        "--max_train_samples", type=int, default=4000, help="texts, a thousand of them to test on (default: 4000)"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[42])
     parser.add_argument("--output_file", help="a Markdown file, rewritten after each run")
     args = parser.parse_args()

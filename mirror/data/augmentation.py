@@ -20,12 +20,13 @@ import numpy as np
 View = list[str]
 Span = tuple[int, int]
 
-# Default share of words or tokens changed: masks as in BERT's pretraining, everything else less.
-DEFAULT_RATES = {"token": 0.15, "whole_word": 0.15, "reorder": 0.1, "delete": 0.1, "crop": 0.1}
+# Default share of words or tokens changed: masks as in BERT's pretraining, repetition as in ESimCSE, everything else less.
+DEFAULT_RATES = {"token": 0.15, "whole_word": 0.15, "reorder": 0.1, "delete": 0.1, "crop": 0.1, "repeat": 0.32}
 AUGMENTATIONS = ("span", *DEFAULT_RATES, "none")
 
 # Thai and Lao, Myanmar, Khmer, kana, Han: scripts without spaces between words.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 WORD = re.compile(f"[{UNSPACED}]|[^\\s{UNSPACED}]+")
 
 
@@ -82,11 +83,9 @@ def bernoulli_mask(count: int, rate: float, rng: np.random.Generator) -> np.ndar
 
 
 def word_view(text: str, augmentation: str, rate: float, rng: np.random.Generator) -> View:
-    """The text with its words masked (`whole_word`), shuffled (`reorder`), deleted (`delete`) or cropped (`crop`)."""
-    spans = words(text)
-    return {"whole_word": mask_words, "reorder": reorder, "delete": delete, "crop": crop}[augmentation](
-        text, spans, rate, rng
-    )
+    """The text with its words masked (`whole_word`), shuffled (`reorder`), or as the function of that name does."""
+    change = {"whole_word": mask_words, "reorder": reorder, "delete": delete, "crop": crop, "repeat": repeat}
+    return change[augmentation](text, words(text), rate, rng)
 
 
 def mask_words(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
@@ -121,6 +120,21 @@ def crop(text: str, spans: list[Span], rate: float, rng: np.random.Generator) ->
     keep = max(1, round(len(spans) * (1 - rate)))
     first = int(rng.integers(len(spans) - keep + 1))
     return [text[spans[first][0] : spans[first + keep - 1][1]]]
+
+
+def repeat(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
+    """Say some words twice, each copy right after its word (ESimCSE, Wu et al. 2022, section 3.1).
+
+    Of N words, 0 to max(2, rate N) are repeated, each number equally likely.
+    """
+    count = min(int(rng.integers(max(2, int(rate * len(spans))) + 1)), len(spans))
+    for index in sorted(
+        rng.permutation(len(spans))[:count], reverse=True
+    ):  # from the end: earlier spans stay where they are
+        start, end = spans[index]
+        gap = "" if UNSPACED_CHARACTER.match(text[start]) else " "
+        text = text[:end] + gap + text[start:end] + text[end:]
+    return [text]
 
 
 def mask_tokens(ids: list[int], mask_id: int, rate: float, rng: np.random.Generator) -> list[int]:

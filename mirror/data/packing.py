@@ -47,6 +47,32 @@ def pack(rows: list[list[int]], first_position: int, pad_token_id: int, round_to
     }
 
 
+def first_half(batch: dict[str, Tensor], round_to: int = ROUND_TO) -> dict[str, Tensor]:
+    """The first N / 2 of the N rows of a batch, padded or packed: the first views.
+
+    Of a packed batch it is what `pack` makes of those rows, with 0 for the tokens that no text attends to.
+    """
+    if "lengths" not in batch:
+        return {name: tensor.chunk(2)[0] for name, tensor in batch.items()}
+    mask = batch["attention_mask"].chunk(2)[0]  # (N / 2, T)
+    row, place = batch["slots"] // mask.shape[1], batch["slots"] % mask.shape[1]  # (tokens,)
+    kept = row < len(mask)  # (tokens,)
+    order = row[batch["lengths"].cumsum(0) - batch["lengths"]]  # (N,) rows in packed order
+    is_first = order < len(mask)
+    lengths = batch["lengths"][is_first]
+    longest, total = int(lengths[-1]), int(lengths.sum())
+    filler = (0, _round_up(total, round_to) - total)
+    begins = lengths.cumsum(0) - lengths
+    return {
+        "input_ids": nn.functional.pad(batch["input_ids"][0, : len(kept)][kept], filler)[None],
+        "position_ids": nn.functional.pad(place[kept], filler)[None] + batch["position_ids"].min(),
+        "lengths": lengths,
+        "starts": torch.empty_like(begins).index_copy(0, order[is_first], begins),
+        "slots": row[kept] * longest + place[kept],
+        "attention_mask": mask[:, :longest],
+    }
+
+
 def _round_up(total: int, round_to: int) -> int:
     """Few distinct lengths, and at most an eighth more than `total`."""
     step = max(1, min(round_to, 2 ** (total.bit_length() - 1) // 8))

@@ -7,5 +7,7 @@ from typing import Literal, get_args
 
 InfoNCE = Literal["nt_xent", "decoupled", "one_way"]
 LOSSES: tuple[str, ...] = (*get_args(InfoNCE), "multi_similarity")
+PROJECTION_HEADS = ("mlp",)
+BATCHINGS = ("length",)
 OWN_TEXT, ALIGNMENT_UNIFORMITY = "own_text", "alignment_uniformity"
 CRITERIA = {OWN_TEXT: "higher", ALIGNMENT_UNIFORMITY: "lower"}  # of `--select_by`, and what is better

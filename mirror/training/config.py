@@ -42,6 +42,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         loss, temperature, learnable_temperature: what pulls the two views together (section 2, Eq. 1).
         mini_batch_size: texts in memory at once (gradient caching).
         gather_negatives: compare with the texts of all processes.
+        projection_head, negative_queue, queue_momentum, noise_negatives, false_negative_weighting, hardness, batching,
+            matryoshka_dims: later ideas (docs/methods.md).
         eval_tasks, data_dir: tasks to score while training.
         validation_samples: texts held out of training, for the test on your own text (`mirror.evaluation.own_text`).
         select_by: the criterion on these texts that chooses the checkpoint.
@@ -57,6 +59,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
 
     def __post_init__(self) -> None:
         MirrorOptions.__post_init__(self)
+        if self.batching == "length":
+            self.train_sampling_strategy = "group_by_length"
         BaseConfig.__post_init__(self)
         self._set_evaluation_defaults()
         check_lora(self.lora_rank, self)

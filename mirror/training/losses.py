@@ -1,9 +1,11 @@
 """Contrastive losses: pure functions on embeddings. They know nothing of models, tokens or processes.
 
-All normalize the vectors, compute in float32 whatever the input, and return a scalar: the mean over the anchors.
+All normalize the vectors, compute in float32 (in float64 if that comes in), and return a scalar: the mean over the anchors.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +22,9 @@ def info_nce(
     all_first: Tensor | None = None,
     all_second: Tensor | None = None,
     offset: int = 0,
+    negatives: Tensor | None = None,
+    false_negative_cosine: float | None = None,
+    hardness: float | None = None,
 ) -> Tensor:
     """InfoNCE in one of three named forms.
 
@@ -33,9 +38,14 @@ def info_nce(
         temperature: tau > 0; the logits are cosines divided by it.
         all_first, all_second: (N, D), the views of all processes, gathered with gradient; by default this process's.
         offset: where this process's rows start in them.
+        negatives: (M, D), further negatives of every anchor: a queue (ESimCSE, section 3.2), noise (DCLR).
+        false_negative_cosine: negatives whose cosine with the anchor is above it are left out (DCLR's weights, with the encoder
+            that is trained as its own guide).
+        hardness: a negative's logit gets its cosine times this, as a constant (Lan et al. 2025, Eq. 5; in sentence-transformers
+            `hardness_strength`, in the mode `all_negatives`).
 
     Returns:
-        Scalar float32. `decoupled` can be negative.
+        Scalar float32 (float64 of float64 vectors). `decoupled` can be negative.
     """
     with torch.autocast(first.device.type, enabled=False):
         first, second = _unit(first), _unit(second)
@@ -45,19 +55,39 @@ def info_nce(
             offset, offset + len(first), device=first.device
         )  # (B,) positions of the own rows among the N
         if form == "one_way":
-            return F.cross_entropy(first @ all_second.T / temperature, rows)
+            anchors, candidates, positive = first, [all_second], rows
+        else:
+            anchors, candidates = torch.cat([first, second]), [all_first, all_second]
+            positive = torch.cat([rows + len(all_first), rows])  # (A,)
+        candidates += [] if negatives is None else [_unit(negatives)]
+        cosines = anchors @ torch.cat(candidates).T  # (A, C): B or 2B anchors, N or 2N candidates and M negatives
+        logits = cosines / temperature
+        if hardness is not None:
+            logits = logits + (hardness * cosines.detach()).scatter(1, positive[:, None], 0.0)
+        if false_negative_cosine is not None:
+            is_false = (cosines > false_negative_cosine).scatter(1, positive[:, None], False)
+            logits = logits.masked_fill(is_false, float("-inf"))
+        if form == "one_way":
+            return F.cross_entropy(logits, positive)
 
-        total = len(all_first)
-        anchors = torch.cat([first, second])  # (2B, D)
-        logits = anchors @ torch.cat([all_first, all_second]).T / temperature  # (2B, 2N)
-        own = torch.cat([rows, rows + total])  # (2B,)
-        positive = torch.cat([rows + total, rows])  # (2B,)
+        own = torch.cat([rows, rows + len(all_first)])  # (2B,)
         logits = logits.scatter(1, own[:, None], float("-inf"))
         if form == "nt_xent":
             return F.cross_entropy(logits, positive)
         positives = logits.gather(1, positive[:, None]).squeeze(1)  # (2B,)
-        negatives = logits.scatter(1, positive[:, None], float("-inf"))
-        return (negatives.logsumexp(dim=1) - positives).mean()
+        without_positive = logits.scatter(1, positive[:, None], float("-inf"))
+        return (without_positive.logsumexp(dim=1) - positives).mean()
+
+
+def at_every_dimension(loss: Callable[..., Tensor], dims: Sequence[int], **vectors: Tensor) -> Tensor:
+    """The sum of `loss` on whole vectors and on their first d coordinates, for each d (Matryoshka, Kusupati et al. 2022, Eq. 1,
+    with weights 1).
+
+    Args:
+        loss: a function of the named `vectors` that normalizes them itself.
+        vectors: (any, D) each.
+    """
+    return sum((loss(**{name: each[:, :d] for name, each in vectors.items()}) for d in dims), loss(**vectors))
 
 
 def multi_similarity(
@@ -103,5 +133,13 @@ def multi_similarity(
         return value + 0.0 * candidates.sum()
 
 
+def share_above(vectors: Tensor, cosine: float) -> Tensor:
+    """Share of the pairs of different rows of (B, D) vectors whose cosine is above a number: a scalar."""
+    with torch.autocast(vectors.device.type, enabled=False):
+        unit, count = _unit(vectors), len(vectors)
+        above = (unit @ unit.T > cosine).fill_diagonal_(False)
+        return above.sum() / (count * (count - 1))
+
+
 def _unit(vectors: Tensor) -> Tensor:
-    return F.normalize(vectors.float(), dim=1)
+    return F.normalize(vectors if vectors.dtype == torch.float64 else vectors.float(), dim=1)

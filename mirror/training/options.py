@@ -10,6 +10,7 @@ from mirror.common.errors import InputError
 from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
 from mirror.modeling.choices import POOLING_MODES, Packing
 from mirror.training.base_options import BaseOptions, check_max_seq_length
+from mirror.training.beyond_options import BeyondOptions
 from mirror.training.choices import CRITERIA, LOSSES
 from mirror.training.levels import (
     EMBEDDED_LEARNING_RATE,
@@ -135,8 +136,8 @@ class ViewOptions:
         metadata={
             "help": f"Noise of the second view's text: {', '.join(AUGMENTATIONS)}. span: consecutive characters are masked; "
             "token and whole_word: masked one by one; reorder: words swap places; delete: words are left out; crop: "
-            f"consecutive words are kept. Default: span; {noise_of_encoders()} for sentences and a base model that is an "
-            "encoder already."
+            "consecutive words are kept; repeat: words are said twice. "
+            f"Default: span; {noise_of_encoders()} for sentences and a base model that is an encoder already."
         },
     )
     augmentation_rate: float | None = field(
@@ -215,7 +216,9 @@ class EncoderOptions:
 
 
 @dataclass
-class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, EvaluationOptions, BaseOptions):
+class MirrorOptions(
+    MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, BeyondOptions, EvaluationOptions, BaseOptions
+):
     """What `MirrorConfig` adds to transformers' `TrainingArguments`.
 
     Raises:
@@ -235,6 +238,7 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
         self._check_model()
         self._check_augmentation()
         self._check_training()
+        self.check_beyond()
 
     @property
     def masks_spans(self) -> bool:

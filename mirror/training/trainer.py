@@ -12,13 +12,12 @@ import torch
 from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
-from transformers.trainer_pt_utils import LengthGroupedSampler
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.alignment_uniformity import alignment, uniformity
-from mirror.common.distributed import gather_with_gradient, rank
 from mirror.common.errors import InputError
+from mirror.data.batching import LikeLengthSampler
 from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.corpus import Corpus, as_corpus, has_pairs, source_name, source_settings
 from mirror.data.corpus_report import corpus_report, format_report, near_duplicates_of, row_tokens
@@ -39,6 +38,7 @@ from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prom
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
+from mirror.training.auxiliary import parameter_groups, resume
 from mirror.training.base_encoder import describe_base, keep_modules, prompts_to_save
 from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers, own_text_scorer
 from mirror.training.choices import OWN_TEXT
@@ -46,12 +46,11 @@ from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.gradient_cache import backward_through_cache
 from mirror.training.held_out_scores import comparable_views_scorer, has_nothing_left, make_own_text_tests
-from mirror.training.learnable_temperature import LearnableTemperature, resume_temperature
 from mirror.training.lora import add_lora, merged
-from mirror.training.losses import info_nce, multi_similarity
+from mirror.training.objective import KINDS, Objective, check_dimensions
 from mirror.training.preflight import check_batch_fits
 from mirror.training.run_record import collect_settings
-from mirror.training.step_summary import step_bytes, step_summary
+from mirror.training.step_summary import queue_bytes, step_bytes, step_summary
 
 
 logger = logging.getLogger(__name__)
@@ -112,8 +111,10 @@ class MirrorTrainer(EncoderTrainer):
         self.truncate_dim = base.get("truncate_dim")
         self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
         check_length(model, args.max_seq_length)
+        encoder = Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*self.head])
         if len(self.head):
-            Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*self.head]).check(name)
+            encoder.check(name)
+        check_dimensions(args.matryoshka_dims, encoder.dimension)
         if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
             raise InputError(
                 "--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more"
@@ -146,6 +147,8 @@ class MirrorTrainer(EncoderTrainer):
         report = corpus_report(corpus, dataset, args.train_batch_size, near_duplicates)
         logger.info("corpus\n%s", format_report(report, near_duplicates))
         if isinstance(corpus.rows, IterableDataset):
+            if args.batching:
+                raise InputError(f"--batching {args.batching} needs all texts at once; leave out --streaming or it")
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
 
@@ -174,9 +177,14 @@ class MirrorTrainer(EncoderTrainer):
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             self.own_text, self._score_held_out = [], None  # the weights are spread over the processes
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
-        self.learned = self._make_learned_temperature()
+        self.objective = Objective(args, self.model, encoder.dimension)
+        self.learned, self.auxiliaries = self.objective.learned, self.objective.auxiliaries
+        for each in self.auxiliaries:
+            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+                raise InputError(f"{each.flag} does not work with FSDP or DeepSpeed; leave it out")
+            self.add_callback(each)
         row_length = row_tokens(report, packed, args.max_seq_length)
-        self.summary = step_summary(args, step_bytes(model, args, row_length))
+        self.summary = step_summary(args, step_bytes(model, args, row_length), queue_bytes(model, args))
         logger.info("batch: %s", self.summary)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
@@ -201,21 +209,22 @@ class MirrorTrainer(EncoderTrainer):
         first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
         loss = self.contrast(first, second)
         if model.training:
-            self._monitor_views(first.detach(), second.detach())
+            self._after_loss(first.detach(), second.detach(), [inputs])
         return (loss, {"first": first, "second": second}) if return_outputs else loss
 
     def training_step(self, model, inputs, num_items_in_batch=None):
         if "mini_batches" not in inputs:
             return super().training_step(model, inputs, num_items_in_batch)
         model.train()
+        mini_batches = self._prepare_inputs(inputs)["mini_batches"]
         loss, first, second = backward_through_cache(
-            mini_batches=self._prepare_inputs(inputs)["mini_batches"],
+            mini_batches=mini_batches,
             embed=partial(self.embed, model),
             contrast=self.contrast,
             backward=lambda loss: self.accelerator.backward(loss / self.current_gradient_accumulation_steps),
             synchronised=lambda last: nullcontext() if last else self.accelerator.no_sync(model),
         )
-        self._monitor_views(first, second)
+        self._after_loss(first, second, mini_batches)
         return loss / self.current_gradient_accumulation_steps
 
     def embed(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
@@ -239,18 +248,7 @@ class MirrorTrainer(EncoderTrainer):
         Raises:
             InputError: the loss is not finite.
         """
-        candidates = {}
-        if self.args.gather_negatives:
-            candidates = {
-                "all_first": gather_with_gradient(first),
-                "all_second": gather_with_gradient(second),
-                "offset": rank() * len(first),
-            }
-        if self.args.loss == "multi_similarity":
-            loss = multi_similarity(first, second, **candidates)
-        else:
-            temperature = self.learned.value() if self.learned else self.args.temperature
-            loss = info_nce(first, second, temperature, self.args.loss, **candidates)
+        loss = self.objective(first, second, self.state.global_step, self.monitor)
         return self.check_finite(loss, "a lower --learning_rate or a higher --temperature")
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
@@ -288,22 +286,12 @@ class MirrorTrainer(EncoderTrainer):
         """A few texts to compare readers on."""
         return self.corpus.sample_texts()
 
-    def _make_learned_temperature(self) -> LearnableTemperature | None:
-        if not self.args.learnable_temperature:
-            return None
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            raise InputError("--learnable_temperature does not work with FSDP or DeepSpeed; leave it out")
-        learned = LearnableTemperature(self.args.temperature, self.args.device)
-        self.add_callback(learned)
-        return learned
-
     def _get_train_sampler(self, train_dataset=None):
         """`group_by_length` by our own lengths: batches of similar length, which changes the negatives of a text."""
         if self.args.train_sampling_strategy != "group_by_length":
             return super()._get_train_sampler(train_dataset)
-        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps
-        longer = np.maximum(*(self.train_dataset.lengths(column) for column in ("first_ids", "second_ids")))
-        return LengthGroupedSampler(batch, lengths=longer.tolist())
+        step_rows = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
+        return LikeLengthSampler(self.train_dataset, step_rows, self.args.seed)
 
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
         """All of them, biases and norms too, as in the released code."""
@@ -317,18 +305,18 @@ class MirrorTrainer(EncoderTrainer):
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         is_new = self.optimizer is None
         optimizer = super().create_optimizer(model)
-        if is_new and self.learned:
-            optimizer.add_param_group(self.learned.parameter_group())
+        for group in parameter_groups(self.auxiliaries) if is_new else ():
+            optimizer.add_param_group(group)
         return optimizer
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
-        if self.learned and self.args.should_save:
-            self.learned.save(output_dir)
+        for each in self.auxiliaries if self.args.should_save else ():
+            each.save(output_dir)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint:
-            resume_temperature(self.learned, checkpoint)
+            resume(self.auxiliaries, KINDS, checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
@@ -336,7 +324,11 @@ class MirrorTrainer(EncoderTrainer):
             logs["temperature"] = round(self.learned.value().item(), 6)
         super().log(logs, start_time)
 
-    def _monitor_views(self, first: Tensor, second: Tensor) -> None:
+    def _after_loss(self, first: Tensor, second: Tensor, batches: list[dict[str, Tensor]]) -> None:
+        """Of a training step: what the log shows of its views, (B, D) each, and what is queued of its batches."""
+        if self.objective.queue:
+            with self.accelerator.autocast():
+                self.objective.queue.push(self.embed, batches)
         first, second = first[:MONITORED_ROWS], second[:MONITORED_ROWS]
         self.monitor("alignment", alignment(first, second))
         self.monitor("uniformity", uniformity(first))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import groupby
 
 import numpy as np
 import pytest
@@ -69,6 +70,25 @@ def test_what_each_noise_does():
     assert deleted == " ".join(word for word in words_left if word in deleted.split())  # in order, one blank between
     (cropped,) = word_view(TEXT, "crop", 0.25, rng)
     assert cropped in TEXT and len(cropped.split()) == 30
+
+
+def test_words_are_said_twice_as_often_as_in_esimcse():
+    """Of 40 words 0 to max(2, rate 40), each number equally likely; each copy stands right after its word."""
+    counts: Counter[int] = Counter()
+    for row in range(3000):
+        (view,) = word_view(TEXT, "repeat", 0.2, view_rng(5, 0, row))
+        left = view.split()
+        assert [word for word, _ in groupby(left)] == TEXT.split()
+        counts[len(left) - 40] += 1
+    assert set(counts) == set(range(9)) and all(abs(count - 333) < 90 for count in counts.values())  # 5 deviations
+    short = {word_view("a b", "repeat", 0.2, view_rng(5, 0, row))[0] for row in range(200)}
+    assert short == {"a b", "a a b", "a b b", "a a b b"}
+    assert word_view("", "repeat", 0.2, view_rng(5, 0, 0)) == [""]
+
+
+def test_a_character_of_a_script_without_spaces_is_repeated_without_one():
+    views = {word_view("東京 bay", "repeat", 0.3, view_rng(5, 0, row))[0] for row in range(200)}
+    assert {"東東京 bay", "東京京 bay", "東京 bay bay"} <= views
 
 
 def test_crops_start_anywhere():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from pytorch_metric_learning.losses import MultiSimilarityLoss, NTXentLoss
 from pytorch_metric_learning.miners import TripletMarginMiner
 
-from mirror.training.losses import info_nce, multi_similarity
+from mirror.training.losses import at_every_dimension, info_nce, multi_similarity, share_above
 from tests.two_at_once import run_two_processes
 
 
@@ -146,3 +147,105 @@ def test_a_process_without_a_hard_triplet_joins_every_collective(tmp_path):
     run_two_processes("-m", "tests.training.gathered_multi_similarity", str(tmp_path))
     without, with_triplets = (float((tmp_path / f"loss-{rank}").read_text()) for rank in (0, 1))
     assert without == 0 and with_triplets > 0
+
+
+def by_double_loop(first, second, negatives, tau, form, phi, alpha) -> float:
+    """InfoNCE with further negatives, weights for false negatives and hardness, one pair at a time."""
+    rows = len(first)
+    views = [*first.tolist(), *second.tolist(), *negatives.tolist()]
+
+    def cosine(one: list[float], other: list[float]) -> float:
+        product = sum(x * y for x, y in zip(one, other, strict=True))
+        return product / math.sqrt(sum(x * x for x in one) * sum(y * y for y in other))
+
+    total = 0.0
+    anchors = range(rows) if form == "one_way" else range(2 * rows)
+    candidates = range(rows, len(views)) if form == "one_way" else range(len(views))
+    for anchor in anchors:
+        twin = (anchor + rows) % (2 * rows)
+        positive = math.exp(cosine(views[anchor], views[twin]) / tau)
+        denominator = 0.0 if form == "decoupled" else positive
+        for other in candidates:
+            similarity = cosine(views[anchor], views[other])
+            if other not in (anchor, twin) and similarity <= phi:
+                denominator += math.exp(similarity / tau + alpha * similarity)
+        total -= math.log(positive / denominator)
+    return total / len(anchors)
+
+
+@pytest.mark.parametrize(
+    ("form", "phi"), [("nt_xent", 1.0), ("nt_xent", 0.3), ("one_way", 1.0), ("one_way", 0.3), ("decoupled", 1.0)]
+)
+@pytest.mark.parametrize("alpha", [0.0, 3.0])
+def test_further_negatives_weights_and_hardness_are_a_double_loop(form, phi, alpha):
+    first, second = (view.detach().double() for view in two_views())
+    negatives = torch.randn(4, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    loss = info_nce(
+        first, second, 0.2, form, negatives=negatives, false_negative_cosine=None if phi == 1 else phi, hardness=alpha
+    )
+    assert loss.item() == pytest.approx(by_double_loop(first, second, negatives, 0.2, form, phi, alpha), rel=1e-12)
+    plain = info_nce(first, second, 0.2, form, negatives=negatives).item()
+    assert (loss.item() == pytest.approx(plain)) == (phi == 1 and alpha == 0)  # each changes something here
+    assert plain > info_nce(first, second, 0.2, form).item()
+
+
+@pytest.mark.parametrize("form", ["nt_xent", "one_way"])
+def test_the_gradient_of_everything_together(form):
+    """Without hardness, whose cosine is a constant to the gradient but not to finite differences."""
+    first, second = (view.detach().double().requires_grad_() for view in two_views(4))
+    negatives = torch.randn(3, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    assert torch.autograd.gradcheck(
+        lambda a, b: info_nce(a, b, 0.2, form, negatives=negatives, false_negative_cosine=0.3), (first, second)
+    )
+    kept = info_nce(first, second, 0.2, form, false_negative_cosine=0.3)
+    assert not torch.allclose(kept, info_nce(first, second, 0.2, form))
+
+
+def test_hardness_is_the_library_s():
+    """sentence-transformers' `hardness_strength`, value and gradient, for pairs."""
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    first, second = two_views()
+    library = MultipleNegativesRankingLoss(None, 20.0, hardness_mode="all_negatives", hardness_strength=9.0)
+    expected = library.compute_loss_from_embeddings([first, second], None)
+    ours = info_nce(first, second, 0.05, "one_way", hardness=9.0)
+    torch.testing.assert_close(ours, expected)
+    gradients = [torch.autograd.grad(loss, (first, second)) for loss in (ours, expected)]
+    assert gradients[0][0].abs().max() > 1e-4
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("options", [{"hardness": 5.0}, {"false_negative_cosine": 0.3}, {"negatives": torch.eye(5)}])
+def test_with_each_option_halves_against_all_are_the_whole(options):
+    first, second = two_views()
+    whole = info_nce(first, second, 0.1, **options)
+    halves = [
+        info_nce(first[rows], second[rows], 0.1, all_first=first, all_second=second, offset=rows.start, **options)
+        for rows in (slice(0, 3), slice(3, 6))
+    ]
+    torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
+
+
+def test_an_anchor_without_negatives_costs_nothing():
+    first, second = two_views()
+    assert info_nce(first, second, 0.1, false_negative_cosine=-0.9999).item() == pytest.approx(0, abs=1e-3)
+
+
+def test_dimensions_are_the_sum_over_the_first_coordinates():
+    """As `MatryoshkaLoss` adds them up, all of them included, with the gradient of `MultipleNegativesRankingLoss`."""
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+
+    first, second = two_views()
+    loss = at_every_dimension(partial(info_nce, temperature=0.05, form="one_way"), (2, 3), first=first, second=second)
+    library = MultipleNegativesRankingLoss(None, 20.0)
+    parts = [[F.normalize(view[:, :d], dim=1) for view in (first, second)] for d in (2, 3, 5)]
+    expected = sum(library.compute_loss_from_embeddings(part, None) for part in parts)
+    torch.testing.assert_close(loss, expected)
+    torch.testing.assert_close(torch.autograd.grad(loss, first), torch.autograd.grad(expected, first))
+    only = at_every_dimension(partial(info_nce, temperature=0.05), (), first=first, second=second)
+    assert torch.equal(only, info_nce(first, second, 0.05))
+
+
+def test_the_share_of_false_negatives_counts_pairs_of_different_rows():
+    vectors = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0]])
+    assert share_above(vectors, 0.9).item() == pytest.approx(2 / 6)

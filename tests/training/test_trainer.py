@@ -98,16 +98,6 @@ def test_the_gradient_norm_is_read_only_where_it_is_logged(bert_folder, sentence
     assert read == logged == [5, 10, 15, 20]
 
 
-def test_batches_of_like_length_hold_every_text_once(bert_folder, sentences, tmp_path):
-    texts = [" ".join([text] * (1 + row % 3)) + f" {row}" for row, text in enumerate(sentences)]
-    trainer = make_trainer(bert_folder, texts, tmp_path, train_sampling_strategy="group_by_length", packing="off")
-    order = list(trainer._get_train_sampler())
-    lengths = np.maximum(trainer.train_dataset.lengths("first_ids"), trainer.train_dataset.lengths("second_ids"))
-    spread = [np.ptp(lengths[order[start : start + 20]]) for start in range(0, len(order), 20)]
-    assert sorted(order) == list(range(len(texts)))
-    assert np.mean(spread) < 0.5 * np.ptp(lengths)
-
-
 def test_a_batch_that_does_not_fit_is_halved(bert_folder, sentences, tmp_path):
     trainer = make_trainer(bert_folder, sentences, tmp_path, auto_find_batch_size=True, max_steps=3)
     embed, sizes = trainer.embed, []

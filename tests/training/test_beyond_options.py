@@ -1,0 +1,53 @@
+"""Flags of later ideas: values outside their range and pairs that exclude each other are refused in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirror.common.errors import InputError
+from mirror.training.config import MirrorConfig
+from tests.tiny_trainer import make_trainer
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"projection_head": "mpl"}, "--projection_head 'mpl' is unknown; one of mlp; did you mean 'mlp'"),
+        ({"batching": "lenght"}, "--batching 'lenght' is unknown; one of length"),
+        ({"negative_queue": 0}, "--negative_queue must be at least 1, got 0; leave it out for none"),
+        ({"noise_negatives": -3}, "--noise_negatives must be at least 1, got -3"),
+        ({"queue_momentum": 0.9}, "--queue_momentum is that of --negative_queue"),
+        ({"negative_queue": 9, "queue_momentum": 1.0}, r"--queue_momentum is a probability in \[0, 1\), got 1.0"),
+        ({"false_negative_weighting": 1.5}, "--false_negative_weighting is a cosine between -1 and 1, got 1.5"),
+        ({"hardness": -1.0}, "--hardness must be 0 or more, got -1.0"),
+        ({"matryoshka_dims": [8, 8]}, "--matryoshka_dims must be different positive numbers, got 8 8"),
+        ({"matryoshka_dims": [0]}, "--matryoshka_dims must be different positive numbers, got 0"),
+        ({"matryoshka_dims": [8], "projection_head": "mlp"}, "behind --projection_head; leave out one of the two"),
+        ({"loss": "multi_similarity", "hardness": 1.0}, "--loss multi_similarity has no --hardness; use nt_xent"),
+        ({"loss": "multi_similarity", "negative_queue": 9}, "--loss multi_similarity has no --negative_queue"),
+        ({"loss": "decoupled", "false_negative_weighting": 0.9}, "--loss decoupled divides by the negatives only"),
+    ],
+)
+def test_a_wrong_value_is_named(flags, message):
+    with pytest.raises(InputError, match=message):
+        MirrorConfig(**flags)
+
+
+def test_defaults_are_none_so_that_earlier_checkpoints_can_be_resumed():
+    config = MirrorConfig()
+    flags = ("projection_head", "negative_queue", "queue_momentum", "noise_negatives", "false_negative_weighting")
+    flags += ("hardness", "batching", "matryoshka_dims")
+    assert [getattr(config, flag) for flag in flags] == [None] * len(flags)
+    assert MirrorConfig(negative_queue=10).queue_momentum == 0.995
+
+
+def test_batching_by_length_is_the_strategy_of_the_trainer():
+    assert MirrorConfig(batching="length").train_sampling_strategy == "group_by_length"
+    assert MirrorConfig().train_sampling_strategy == "random"
+
+
+def test_what_depends_on_the_model_or_the_texts_is_refused_too(bert_folder, sentences, tmp_path):
+    with pytest.raises(InputError, match="--matryoshka_dims 32: the vectors have 32 dimensions"):
+        make_trainer(bert_folder, sentences, tmp_path, matryoshka_dims=[16, 32])
+    with pytest.raises(InputError, match="--batching length needs all texts at once; leave out --streaming or it"):
+        make_trainer(bert_folder, sentences, tmp_path, streaming=True, max_steps=2, batching="length")
