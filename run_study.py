@@ -76,7 +76,9 @@ def main() -> None:
         seeds=tuple(dict.fromkeys(args.seeds)),
         max_train_samples=args.max_train_samples,
         extra=parse_extra_flags(extra),
-        language_models=(paper_models(study) if args.paper_models else {}) | dict(args.language_models),
+        language_models=dict(study.models)
+        | (paper_models(study) if args.paper_models else {})
+        | dict(args.language_models),
         skip_missing=args.skip_missing or args.dry_run,  # a dry run lists what is missing
         modern=args.modern,
         bli_vocabulary=args.bli_vocabulary,

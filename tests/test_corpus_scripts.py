@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from scipy.stats import chisquare, kstest
 
-from data_scripts import frequent_words, random_strings, sample_sentences, umls_names
+from data_scripts import disease_names, frequent_words, random_strings, sample_sentences, umls_names
 from mirror.common.errors import InputError
+from tests.evaluation.folder import write_tsv
 
 
 def make(monkeypatch, script: ModuleType, output: Path, *flags) -> list[str]:
@@ -226,3 +227,27 @@ def test_help_contains_an_example(monkeypatch, capsys, script):
     with pytest.raises(SystemExit):
         script.main()
     assert f"python data_scripts/{script.__name__.rpartition('.')[2]}.py --" in capsys.readouterr().out
+
+
+# ---- Disease names -----------------------------------------------------------------------------------------------------
+
+
+def test_disease_names_are_no_test_queries(monkeypatch, out, tmp_path):
+    names = [f"disease {number}" for number in range(20)]
+    write_tsv(
+        tmp_path / "biomed/ncbi-disease/dictionary.tsv", ("cui", "name"), [("D1", name.title()) for name in names]
+    )
+    for folder, mention in (("ncbi-disease", "Disease 3"), ("bc5cdr-disease", "disease 4|disease 5")):
+        write_tsv(tmp_path / f"biomed/{folder}/test_queries.tsv", ("mention", "cui"), [(mention, "D1")])
+    flags = ("--data_dir", tmp_path, "--count")
+    texts = make(monkeypatch, disease_names, out, *flags, 17)
+    assert {*texts} == {*names} - {"disease 3", "disease 4", "disease 5"}
+    assert record(out)["facts"] == {"names": 20, "left_out_queries": 3}
+    refused(
+        monkeypatch,
+        disease_names,
+        tmp_path / "more.txt",
+        "17 names that are no query, fewer than --count 18",
+        *flags,
+        18,
+    )

@@ -7,6 +7,7 @@ from mirror.studies import grids_ablations as ablations
 from mirror.studies import grids_cmlm as cmlm
 from mirror.studies import grids_results as results
 from mirror.studies.cells import Study
+from mirror.studies.grids_own_text import OWN_TEXT
 
 
 STUDIES = {
@@ -33,6 +34,7 @@ STUDIES = {
     "table21_phrases": ablations.TABLE21_PHRASES,
     "cls_vs_mean": ablations.CLS_VS_MEAN,
     "selection": ablations.SELECTION,
+    "own_text": OWN_TEXT,
     "cmlm_table1": cmlm.TABLE1,
     "cmlm_table2": cmlm.TABLE2,
     "cmlm_table3": cmlm.TABLE3,

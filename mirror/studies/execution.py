@@ -18,6 +18,7 @@ from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
 from mirror.studies.agreement import agreement
 from mirror.studies.chains import ChainJob, different_settings
+from mirror.studies.own_text import own_text_of
 from mirror.studies.plan import Flags, Job, as_arguments
 from mirror.studies.processes import run_in_processes, run_script
 from mirror.studies.stage_runs import finish_stages
@@ -99,6 +100,8 @@ def run_job(job: Job, keep_models: bool) -> None:
     if "select_by" in job.train:
         state = json.loads((model / "trainer_state.json").read_text(encoding="utf-8"))
         tasks["selection"] = agreement(state["log_history"], job.train["eval_tasks"][0])
+    if job.train and (own_text := own_text_of(RunRecord.load(model))):
+        tasks["own_text"] = own_text
     record = {
         "row": job.cell.row,
         "part": job.cell.part,

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from mirror.evaluation import plots
-from mirror.studies import figures_cmlm
+from mirror.studies import figures_cmlm, own_text
 from mirror.studies.cells import Study
 from mirror.studies.table import AVERAGE, Beside, Scores, column_header, published_scores, shown_columns
 
@@ -31,6 +31,8 @@ def draw(study: Study, scores: Scores, records: Sequence[dict], beside: Beside, 
         figures_cmlm.language_planes(path, _first_seed(study, records, "tatoeba_projection"), study.title)
     elif study.figure == "agreement":
         agreement_scatter(path, records, study.title)
+    elif study.figure == "own_text":
+        own_text.scatter(path, study, records)
     else:
         panels(path, study, scores, beside)
 

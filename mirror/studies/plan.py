@@ -13,6 +13,7 @@ from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import Options
 from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan
+from mirror.modeling.checkpoint_settings import checkpoint_settings
 from mirror.studies.cells import RATE, Cell, Study
 from mirror.studies.recipes import recipe_named
 from mirror.studies.setup import Flags, Setup, check_models, corpus_facts, how_to_make, model_type
@@ -243,7 +244,8 @@ def _pooling(cell: Cell, setup: Setup) -> str:
     recipe = setup.recipe_of(cell, model)
     if recipe:
         return recipe.settings["pooling"]
-    return LEVELS[cell.level].get("pooling") or default_pooling(model_type(model))
+    own = checkpoint_settings(model).get("pooling")
+    return own or LEVELS[cell.level].get("pooling") or default_pooling(model_type(model))
 
 
 def _bli_vocabularies(cell: Cell, setup: Setup) -> list[Path]:

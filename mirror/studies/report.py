@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from mirror.assets import EMBEDDED_MODEL
 from mirror.common.atomic_files import atomic_write_text
 from mirror.studies.cells import Study
 from mirror.studies.chains import is_chain_study, recipes_of
 from mirror.studies.figures import draw
+from mirror.studies.own_text import format_correlations
 from mirror.studies.plan import Setup, as_arguments
 from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside
 
@@ -30,6 +33,8 @@ def write_table(
         return ""
     scores, beside = collect(study, done), published_beside(study, setup.checkpoint_of)
     table = format_table(study, scores, beside)
+    if study.figure == "own_text":
+        table = f"{format_correlations(study, done)}\n{table}"
     unfinished = [name for name, record in records.items() if record is None]
     run_on = dict.fromkeys(record["run_on"] for record in done if record.get("run_on"))
     notes = _notes(study, setup, scores, unfinished, [*run_on, *left_out])
@@ -67,11 +72,15 @@ def _settings(study: Study, setup: Setup) -> list[str]:
     return notes
 
 
+def _shown(model: str) -> str:
+    return EMBEDDED_MODEL.name if Path(model) == EMBEDDED_MODEL else model
+
+
 def _notes(study: Study, setup: Setup, scores, unfinished: Sequence[str], lines: Sequence[str]) -> str:
     seeds = " ".join(map(str, setup.seeds))
     aggregation = f"mean ± sample standard deviation over seeds {seeds}" if len(setup.seeds) > 1 else f"seed {seeds}"
     notes = [f"{setup.model}; {aggregation}; scores are fractions."]
-    notes += [f"{part}: {model}" for part, model in setup.language_models.items()]
+    notes += [f"{part}: {_shown(model)}" for part, model in setup.language_models.items()]
     notes += _settings(study, setup)
     if setup.max_train_samples:
         notes.append(f"Reduced: every cell was trained on at most {setup.max_train_samples:,} texts.")

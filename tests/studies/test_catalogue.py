@@ -26,7 +26,7 @@ def test_a_study_is_consistent(name, tmp_path):
     assert len(set(names)) == len(names)
     known = all_tasks(tmp_path)
     tasks = {task.name for cell in study.cells for task in resolve(cell.tasks, known)}
-    assert {column.task for column in study.columns} <= tasks | {"selection"}
+    assert {column.task for column in study.columns} <= tasks | {"selection", "own_text"}
     labels = {column.label for column in study.columns} | {"average"}
     for rows in study.published.values():
         assert set(rows) <= set(study.rows)

@@ -1,0 +1,128 @@
+"""Does the test on held-out texts tell the truth? Rank correlations over runs between criteria without labels and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import spearmanr
+
+from mirror.evaluation import plots
+from mirror.studies.cells import Study
+from mirror.training.choices import ALIGNMENT_UNIFORMITY, OWN_TEXT
+from mirror.training.run_record import RunRecord
+
+
+MIN_RUNS = 3
+MARKERS = "osD^"
+
+
+def own_text_of(record: RunRecord) -> dict | None:
+    """What a run measured on its held-out texts, as a result in results.json; None if it held out none.
+
+    `main_score` is what `--select_by own_text` takes, `before` the same of the base model, `tests` the mean reciprocal rank
+    of each test, `alignment_uniformity` the sum, lower is better.
+    """
+    if not record.own_text:
+        return None
+    return {
+        "main_score": _geometric_mean([test["mrr_after"] for test in record.own_text]),
+        "before": _geometric_mean([test["mrr_before"] for test in record.own_text]),
+        "num_examples": record.own_text[0]["texts"],
+        "tests": {test["test"]: test["mrr_after"] for test in record.own_text},
+        ALIGNMENT_UNIFORMITY: record.held_out_views[ALIGNMENT_UNIFORMITY],
+    }
+
+
+def correlations(records: Sequence[dict], task: str) -> dict[str, tuple[float | None, float | None]]:
+    """Spearman's rho over runs between each criterion and the score of a task.
+
+    Args:
+        records: contents of `cell.json` of the runs on one corpus; the row of each begins with its base model and a comma.
+
+    Returns:
+        For each criterion rho over all runs, which also compares base models, and the mean of the rhos over the runs of each
+        base model, which a user chooses among. None: fewer than three runs, or one value only.
+    """
+    runs = [record for record in records if OWN_TEXT in record["tasks"] and task in record["tasks"]]
+    by_base = [list(group) for _, group in groupby(sorted(runs, key=base_of), key=base_of)]
+    found = {}
+    for name, value in criteria(runs).items():
+        within = [rho for group in by_base if (rho := _rho(group, value, task)) is not None]
+        found[name] = (_rho(runs, value, task), float(np.mean(within)) if within else None)
+    return found
+
+
+def criteria(runs: Sequence[dict]) -> dict[str, Callable[[dict], float]]:
+    """The criteria that all `runs` have, as functions of a record; higher is better."""
+    results = [run["tasks"][OWN_TEXT] for run in runs]
+    tests = [
+        test for test in (results[0]["tests"] if results else ()) if all(test in each["tests"] for each in results)
+    ]
+    single = {test: lambda run, test=test: run["tasks"][OWN_TEXT]["tests"][test] for test in tests}
+    return {
+        OWN_TEXT: lambda run: run["tasks"][OWN_TEXT]["main_score"],
+        **(single if len(single) > 1 else {}),
+        ALIGNMENT_UNIFORMITY: lambda run: -run["tasks"][OWN_TEXT][ALIGNMENT_UNIFORMITY],
+    }
+
+
+def base_of(record: Mapping) -> str:
+    return record["row"].split(",")[0]
+
+
+def format_correlations(study: Study, records: Sequence[dict]) -> str:
+    """Format a Markdown table: corpus and task by criterion; over all runs, and in brackets within a base model."""
+    tasks = [column.task for column in study.columns if column.task != OWN_TEXT]
+    lines = []
+    names = [OWN_TEXT, "words", "halves", ALIGNMENT_UNIFORMITY]
+    for corpus in dict.fromkeys(record["part"] for record in records if OWN_TEXT in record["tasks"]):
+        of_corpus = [record for record in records if record["part"] == corpus]
+        for task in tasks:
+            found = correlations(of_corpus, task)
+            count = sum(OWN_TEXT in record["tasks"] and task in record["tasks"] for record in of_corpus)
+            cells = [_both(*found[name]) if name in found else "" for name in names]
+            lines.append(f"| {corpus} | {task} | {count} | {' | '.join(cells)} |")
+    header = f"| trained on | scored on | runs | {' | '.join(names)} |\n| --- | --- |" + " ---: |" * (1 + len(names))
+    return "\n".join([header, *lines]) + "\n"
+
+
+def scatter(path: Path, study: Study, records: Sequence[dict]) -> None:
+    """Plot the criterion of each run against its score; a panel per task, a colour per corpus, a marker per base model."""
+    runs = [record for record in records if OWN_TEXT in record["tasks"]]
+    tasks = [column.task for column in study.columns if column.task != OWN_TEXT]
+    bases, corpora = (list(dict.fromkeys(map(of, runs))) for of in (base_of, lambda run: run["part"]))
+    figure = Figure(figsize=(4.2 * len(tasks), 4.4), layout="constrained")
+    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+        for colour, corpus in zip(plots.COLOURS, corpora, strict=False):
+            for marker, base in zip(MARKERS, bases, strict=False):
+                shown = [r["tasks"] for r in runs if (r["part"], base_of(r)) == (corpus, base) and task in r["tasks"]]
+                points = [(result[OWN_TEXT]["main_score"], result[task]["main_score"]) for result in shown]
+                if points:
+                    axes.scatter(
+                        *zip(*points, strict=True), s=18, marker=marker, color=colour, label=f"{corpus}, {base}"
+                    )
+        axes.set(title=task, xlabel="own_text", ylabel=task)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=4, fontsize=8)
+    plots.save(figure, path, study.title)
+
+
+def _rho(runs: Sequence[dict], value: Callable[[dict], float], task: str) -> float | None:
+    pairs = [(value(run), run["tasks"][task]["main_score"]) for run in runs]
+    if len(pairs) < MIN_RUNS or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
+        return None
+    return float(spearmanr(pairs).statistic)
+
+
+def _both(over_all: float | None, within: float | None) -> str:
+    return " ".join(
+        form.format(value) for form, value in (("{:.2f}", over_all), ("({:.2f})", within)) if value is not None
+    )
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return float(np.prod(values) ** (1 / len(values)))
