@@ -7,12 +7,12 @@ from mirror.studies.cells import RATE, STS_SENTENCES, WORDS, Cell, Column, Study
 
 
 TARGETS = ("docs_search_dev", "stsb_dev", "bel_ncbi", "simlex999")
-# corpus -> file in --corpus_dir, level, temperature of the level
+# corpus -> file in --corpus_dir, level, temperature of the level, the scores that such texts can be trained for
 CORPORA = {
-    "docstrings": ("train.txt", "sentence", 0.04),
-    "sentences": (STS_SENTENCES, "sentence", 0.04),
-    "names": ("disease_names_10k.txt", "phrase", 0.04),
-    "words": (WORDS.format("en"), "word", 0.2),
+    "docstrings": ("train.txt", "sentence", 0.04, ("docs_search_dev", "stsb_dev")),
+    "sentences": (STS_SENTENCES, "sentence", 0.04, ("docs_search_dev", "stsb_dev")),
+    "names": ("disease_names_10k.txt", "phrase", 0.04, ("bel_ncbi",)),
+    "words": (WORDS.format("en"), "word", 0.2, ("simlex999",)),
 }
 # base -> pooling; "as published" is the model of --model_name_or_path with its own modules
 BASES = {"as published": None, "first token": "cls", "embedded": None}
@@ -35,12 +35,12 @@ def _variants(temperature: float, has_words: bool) -> dict[str, dict[str, object
 
 def _cells() -> tuple[Cell, ...]:
     cells = [Cell(f"{base}, before", TARGETS, pooling=pooling, language=base) for base, pooling in BASES.items()]
-    for corpus, (file, level, temperature) in CORPORA.items():
+    for corpus, (file, level, temperature, targets) in CORPORA.items():
         variants = _variants(temperature, has_words=corpus != "words")
         few = ("preset", "rate x 5", "rate x 15", "delete 0.5", "3 epochs")
         for base, pooling in BASES.items():
             cells += [
-                Cell(f"{base}, {name}", TARGETS, (file,), level, TEXTS | flags, pooling, part=corpus, language=base)
+                Cell(f"{base}, {name}", targets, (file,), level, TEXTS | flags, pooling, part=corpus, language=base)
                 for name, flags in variants.items()
                 if base == "as published" or name in few
             ]

@@ -40,7 +40,7 @@ LEVELS = {
 ENCODER_SETTINGS = {
     "word": {},
     "phrase": {},
-    "sentence": {"augmentation": "delete", "augmentation_rate": 0.4},
+    "sentence": {"augmentation": "delete", "augmentation_rate": 0.2},
 }
 # One choice: where a user gives one of these flags, `ENCODER_SETTINGS` changes none of them.
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
@@ -69,7 +69,7 @@ def encoder_settings(level: str, given: Collection[str]) -> dict[str, object]:
 
 
 def noise_of_encoders() -> str:
-    """`delete at 0.4`, for the help."""
+    """`delete at 0.2`, for the help."""
     settings = ENCODER_SETTINGS["sentence"]
     return f"{settings['augmentation']} at {settings['augmentation_rate']}"
 
