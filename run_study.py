@@ -29,6 +29,10 @@ logger = logging.getLogger("run_study")
 
 # What the scripts of a cell import when they run: imported once, before the cells' processes are forked.
 WARM = (
+    "fontTools.subset",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_pdf",
+    "matplotlib.backends.backend_svg",
     "mirror.cmlm.arguments",
     "mirror.cmlm.stages",
     "mirror.cmlm.trainer",
@@ -41,6 +45,7 @@ WARM = (
     "mirror.training.arguments",
     "mirror.training.preflight",
     "mirror.training.trainer",
+    "sentence_transformers",
 )
 
 
