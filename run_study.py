@@ -5,8 +5,8 @@
         --corpus_dir data/mirror_corpus --output_dir out/table3
     python run_study.py table12 --model_name_or_path roberta-base ... --num_processes 2 -- --bf16 --max_steps 20
 
-Writes table.md, results.csv, figure.png and one folder per cell. Finished cells are not run again: after an
-interruption or a failure, run the same command again. Flags after -- are passed to run_mirror.py, or to run_cmlm.py.
+Writes table.md, results.csv, figure.png and one folder per cell; the table after each cell. Finished cells are not run
+again: after an interruption or a failure, run the same command again. Flags after -- are passed to run_mirror.py, or to run_cmlm.py.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ logger = logging.getLogger("run_study")
 
 # What the scripts of a cell import when they run: imported once, before the cells' processes are forked.
 WARM = (
+    "fontTools.subset",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.backends.backend_pdf",
+    "matplotlib.backends.backend_svg",
     "mirror.cmlm.arguments",
     "mirror.cmlm.stages",
     "mirror.cmlm.trainer",
@@ -41,6 +45,7 @@ WARM = (
     "mirror.training.arguments",
     "mirror.training.preflight",
     "mirror.training.trainer",
+    "sentence_transformers",
 )
 
 
@@ -57,9 +62,10 @@ def main() -> None:
     from mirror.studies.catalogue import find_study, listing
     from mirror.studies.chains import is_chain_study, make_chain_jobs
     from mirror.studies.execution import LOG, estimated_seconds, finished, run_jobs, summary
-    from mirror.studies.plan import make_jobs
+    from mirror.studies.plan import Job, make_jobs
     from mirror.studies.report import write_figure, write_table
     from mirror.studies.setup import Setup, paper_models
+    from mirror.studies.shared_cells import give, take
 
     if args.list:
         sys.stdout.write(listing() + "\n")
@@ -104,21 +110,25 @@ def main() -> None:
     # ---- Runs, table, figure ---------------------------------------------------------------------------------------
     output_dir = make_output_folder(str(setup.output_dir))
     command = "python run_study.py " + shlex.join(sys.argv[1:])
+    cache = Path(args.cache) if args.cache else None
+    if cache and not args.keep_models:  # a shared cell has no weights
+        now = [job for job in now if not take(job, cache)]
+        records |= {job.name: finished(job) for job in waiting}
     left = {job.name: job for job in now}
 
-    def ended(job, reason: str) -> None:
-        """Report a cell that has ended and rewrite the table."""
+    def ended(job: Job, reason: str) -> None:
+        """Report a cell that has ended, and rewrite the table."""
         del left[job.name]
         records[job.name] = record = finished(job)
         done = [record for record in records.values() if record]
         seconds, _ = estimated_seconds(list(left.values()), done, args.num_processes)
-        progress = f"[{len(now) - len(left)}/{len(now)}] {job.name}"
         rest = f"; about {format_duration(seconds)} left" if left else ""
-        if reason:
-            logger.info("%s FAILED: %s (full log: %s)%s", progress, reason, job.folder / LOG, rest)
-        else:
-            logger.info("%s: %s%s", progress, summary(record), rest)
+        result = f" FAILED: {reason} (full log: {job.folder / LOG})" if reason else f": {summary(record)}"
+        logger.info("[%d/%d] %s%s%s", len(now) - len(left), len(now), job.name, result, rest)
+        if not reason:
             write_table(study, setup, records, left_out, command)
+            if cache:
+                give(job, cache)
 
     if now and CONTEXT.get_start_method() == "fork":
         for module in WARM:
@@ -126,11 +136,8 @@ def main() -> None:
     try:
         failures = run_jobs(now, args.num_processes, args.keep_models, ended)
     except SystemExit:
-        logger.warning(
-            "stopped; %d of %d cells are done, the same command runs the rest",
-            sum(map(bool, records.values())),
-            len(jobs),
-        )
+        done = sum(map(bool, records.values()))
+        logger.warning("stopped; %d of %d cells are done; run the same command again for the rest", done, len(jobs))
         raise
     sys.stdout.write(write_table(study, setup, records, left_out, command))
     write_figure(study, setup, records)
@@ -190,6 +197,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         metavar="N",
         help="cells in parallel, each on one GPU if there are any (default: 1)",
     )
+    add("--cache", metavar="C", help="folder of finished cells that studies share: a cell with the same settings, model, "
+        "corpora and evaluation data is taken from there, unless --keep_models (default: none)")  # fmt: skip
     add("--keep_models", action="store_true", help="keep the weights of each cell (default: only the scores)")
     add("--stages_dir", metavar="S", help="folder for the models of CMLM's stages, kept, which several studies can share "
         "(default: stages/ in the output folder, deleted after the last cell unless --keep_models)")  # fmt: skip

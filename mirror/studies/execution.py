@@ -16,11 +16,11 @@ from pathlib import Path
 
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
+from mirror.studies import processes
 from mirror.studies.agreement import agreement
 from mirror.studies.chains import ChainJob, different_settings
 from mirror.studies.own_text import own_text_of
 from mirror.studies.plan import Flags, Job, as_arguments
-from mirror.studies.processes import run_in_processes, run_script
 from mirror.studies.stage_runs import finish_stages
 from mirror.training.run_record import RunRecord
 
@@ -76,7 +76,7 @@ def run_jobs(
         ended(job, failures.get(job.name, ""))
 
     calls = [partial(run_job, job, keep_models) for job in jobs]
-    run_in_processes(calls, [job.folder / LOG for job in jobs], num_processes, note)
+    processes.run_in_processes(calls, [job.folder / LOG for job in jobs], num_processes, note)
     return failures
 
 
@@ -146,7 +146,7 @@ def _remove_models(job: Job) -> None:
 def _run_script(job: Job, script: str, flags: Flags) -> None:
     arguments = as_arguments(flags)
     sys.stdout.write(f"$ {script} {' '.join(arguments)}\n")
-    if status := run_script(script, arguments):
+    if status := processes.run_script(script, arguments):
         raise CellError(f"{script} exited with {status}: {_last_line(job.folder / LOG)}")
 
 

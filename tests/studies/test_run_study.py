@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +18,7 @@ import pytest
 import run_eval
 import run_study
 from mirror.common.errors import InputError, run_main
-from mirror.studies import execution, plan, processes
+from mirror.studies import execution, plan, processes, shared_cells
 from mirror.studies.catalogue import STUDIES
 from mirror.studies.cells import RATE, Cell, SecondEncoder, Study, main_scores
 from mirror.training.arguments import parse_arguments
@@ -147,6 +152,74 @@ def test_the_line_of_a_failed_cell_contains_the_reason(bert_folder, fakes, monke
         study(monkeypatch, fakes, bert_folder, "--seeds", 33)
     (line,) = (record.message for record in caplog.records if "FAILED" in record.message)
     assert "after-seed33 FAILED: run_mirror.py exited with 1: no luck with this seed (full log: " in line
+
+
+def test_a_cell_that_two_studies_share_is_run_once(bert_folder, fakes, monkeypatch):
+    """Found by content: row, part and folders may differ; another model, corpus or data set may not."""
+    cache = ["--seeds", 33, "--cache", fakes / "cells"]
+    study(monkeypatch, fakes, bert_folder, *cache)
+    assert len(calls(fakes)) == 3 and len(list((fakes / "cells").glob("*.json"))) == 2
+    cells = (*STUDY.cells[:1], replace(STUDY.cells[1], row="another name", part="part"))
+    monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=cells))
+    moved = shutil.copytree(bert_folder, fakes / "moved")
+    study(monkeypatch, fakes, moved, *cache, "--output_dir", fakes / "other")
+    assert len(calls(fakes)) == 3
+    assert "| another name | 0.3300 |" in (fakes / "other/table.md").read_text()
+    study(monkeypatch, fakes, moved, *cache, "--output_dir", fakes / "other")  # and are this study's own from then on
+    assert len(calls(fakes)) == 3
+
+    (moved / "another_file").touch()
+    (fakes / "data/mirror_corpus/texts.txt").write_text("other\ntexts\n")
+    for function in (plan.corpus_facts, shared_cells._model_content):
+        function.cache_clear()  # as in a new process
+    study(monkeypatch, fakes, bert_folder, *cache, "--output_dir", fakes / "other corpus")
+    assert len(calls(fakes)) == 5  # the base model is the same
+    study(monkeypatch, fakes, moved, *cache, "--output_dir", fakes / "other model")
+    assert len(calls(fakes)) == 8
+    rows = (fakes / "data/wordsim/rg65.tsv").read_text()
+    (fakes / "data/wordsim/rg65.tsv").write_text(rows.replace("0.0", "0.1", 1))
+    shared_cells._data.cache_clear()
+    study(monkeypatch, fakes, moved, *cache, "--output_dir", fakes / "other data")
+    assert len(calls(fakes)) == 11
+
+
+KILLED = "import os, signal\nos.kill({}, signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (KILLED.format("os.getpid()"), "run_mirror.py exited with -9: $ run_mirror.py "),
+        (KILLED.format("os.getppid()"), "ended by SIGKILL: $ run_mirror.py "),
+        ("import sys\nsys.exit(3)", "run_mirror.py exited with 3: $ run_mirror.py "),
+        ("print('half')\n1 / 0", "run_mirror.py exited with 1: ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_crash_costs_one_cell(bert_folder, fakes, monkeypatch, caplog, script, reason):
+    (fakes / "run_mirror.py").write_text(f"import sys\nif '33' in sys.argv:\n    exec({script!r})\n{FAKE_MIRROR}")
+    with caplog.at_level("INFO"), pytest.raises(InputError, match="1 of 3 cells failed: after-seed33"):
+        study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44)
+    assert f"after-seed33 FAILED: {reason}" in caplog.text
+    assert "| after | 0.4400 |" in (fakes / "out/table.md").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_keeps_what_is_done_and_ends_the_scripts(bert_folder, fakes, monkeypatch, caplog, number):
+    """The second cell sends the signal to the study, and would take a minute."""
+    waits = (
+        f"import os, sys, time\nif '44' in sys.argv:\n    os.kill({os.getpid()}, {int(number)})\n    time.sleep(60)\n"
+    )
+    (fakes / "run_mirror.py").write_text(waits + FAKE_MIRROR)
+    start, before = time.monotonic(), signal.getsignal(number)
+    with caplog.at_level("INFO"), pytest.raises(SystemExit, match=str(128 + number)):
+        study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44, 55)
+    assert time.monotonic() - start < 30 and not multiprocessing.active_children()
+    assert "stopped; 2 of 4 cells are done; run the same command again for the rest" in caplog.text
+    assert "| after | 0.3300 |" in (fakes / "out/table.md").read_text()  # as it stood
+    assert signal.getsignal(number) is before
+    (fakes / "run_mirror.py").write_text(FAKE_MIRROR)
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44, 55)
+    assert "| after | 0.4400 ± 0.1100 |" in (fakes / "out/table.md").read_text()
 
 
 def test_a_dry_run_writes_nothing_and_estimates_the_duration(bert_folder, fakes, monkeypatch, capsys, caplog):
@@ -354,14 +427,49 @@ def test_the_base_model_is_scored_with_the_settings_of_its_checkpoints(bert_fold
 
 
 @pytest.mark.slow
-def test_a_cell_is_trained_and_scored_by_the_real_scripts(bert_folder, workplace, monkeypatch):
-    monkeypatch.setitem(STUDIES, "small", replace(STUDY, cells=STUDY.cells[1:]))
-    extra = ["--", "--max_steps", 2, "--per_device_train_batch_size", 20, "--max_seq_length", 24]
-    study(monkeypatch, workplace, bert_folder, "--seeds", 33, "--keep_models", *extra)
+def test_a_cell_is_bit_for_bit_that_of_two_commands(bert_folder, workplace, tmp_path):
+    """In a process of its own, because this one has threads."""
+    code = (
+        "import sys; from tests.studies import test_run_study as t; from mirror.studies.catalogue import STUDIES; "
+        "from dataclasses import replace; import run_study; from mirror.common.errors import run_main; "
+        "STUDIES['small'] = replace(t.STUDY, cells=t.STUDY.cells[1:]); run_main(run_study.main)"
+    )
+    flags = [
+        "small",
+        "--model_name_or_path",
+        bert_folder,
+        "--data_dir",
+        "data",
+        "--output_dir",
+        "out",
+        "--seeds",
+        "33",
+    ]
+    flags += [
+        "--keep_models",
+        "--",
+        "--max_steps",
+        "2",
+        "--per_device_train_batch_size",
+        "20",
+        "--max_seq_length",
+        "24",
+    ]
+    several_threads = {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+    in_repository = {"env": several_threads | {"PYTHONPATH": str(processes.ROOT)}, "check": True, "cwd": workplace}
+    subprocess.run([sys.executable, "-c", code, *flags], **in_repository)
     record = json.loads((workplace / "out/after-seed33/cell.json").read_text())
-    score = record["tasks"]["rg65"]["main_score"]
-    assert -1 <= score <= 1 and record["texts"] == 40
     trained = json.loads((workplace / "out/after-seed33/model/train_results.json").read_text())["settings"]
-    assert trained["seed"] == 33 and trained["learning_rate"] == pytest.approx(5e-5)
+    assert record["texts"] == 40 and trained["seed"] == 33 and trained["learning_rate"] == pytest.approx(5e-5)
     assert trained["drophead_rate"] == 0.2 and trained["dropout_rate"] == 0.0 and trained["max_steps"] == 2
-    assert f"| after | {score:.4f} |" in (workplace / "out/table.md").read_text()
+
+    here, commands = workplace / "out/after-seed33", (workplace / "out/after-seed33/log.txt").read_text().splitlines()
+    here = here.rename(workplace / "by_the_study")
+    for line in (line for line in commands if line.startswith("$ ")):
+        script, *arguments = line.removeprefix("$ ").split()
+        subprocess.run([sys.executable, processes.ROOT / script, *arguments], **in_repository)
+    again = workplace / "out/after-seed33"
+    assert (here / "model/model.safetensors").read_bytes() == (again / "model/model.safetensors").read_bytes()
+    first, second = (json.loads((place / "scores/results.json").read_text()) for place in (here, again))
+    first["tasks"]["rg65"].pop("seconds"), second["tasks"]["rg65"].pop("seconds")
+    assert first == second and record["tasks"]["rg65"]["main_score"] == second["tasks"]["rg65"]["main_score"]
