@@ -168,6 +168,8 @@ class MirrorTrainer(EncoderTrainer):
         self.own_text_scores: list[dict] | None = None
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             self.own_text = []  # the weights are spread over the processes
+        if self.is_fsdp_enabled and args.lora_rank:
+            raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         self.learned = self._make_learned_temperature()
         row_length = row_tokens(report, packed, args.max_seq_length)
@@ -345,6 +347,7 @@ class MirrorTrainer(EncoderTrainer):
                 settings=self.settings,
                 head=[*self.head],
                 prompts=self.prompts,
+                state_dict=state_dict if self.is_fsdp_enabled else None,
             )
 
 
