@@ -100,6 +100,8 @@ class CMLMTrainer(EncoderTrainer):
             dataset_name=(data_settings or {}).get("dataset_name"),
             **kwargs,
         )
+        if self.is_fsdp_enabled:
+            raise InputError("CMLM is not trained with FSDP; use accelerate_configs/multi_gpu_bf16.yaml")
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         outputs = model(**inputs)

@@ -52,6 +52,7 @@ def save_encoder(
     settings: dict | None = None,
     head: Sequence[nn.Module] = (),
     prompts: dict | None = None,
+    state_dict: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Write weights, tokenizer and every description of the pooling into `folder`.
 
@@ -59,11 +60,12 @@ def save_encoder(
         head: modules of sentence-transformers after the pooling.
         prompts: `prompts`, `default_prompt_name` and `truncate_dim` of the base model.
         settings: the configuration of the run, kept in `mirror_config.json`.
+        state_dict: the weights, where those of `model` are spread over several processes (FSDP).
     """
     folder = Path(folder)
     shutil.rmtree(folder / "onnx", ignore_errors=True)  # an export of other weights
     with quiet():
-        model.save_pretrained(folder, state_dict=model.state_dict() | spare_pooler(model))
+        model.save_pretrained(folder, state_dict=(state_dict or model.state_dict()) | spare_pooler(model))
     tokenizer.save_pretrained(folder)
     ours = {"pooling": pooling, "max_seq_length": max_seq_length, **(prompts or {}), "settings": settings or {}}
     ours |= {"has_head": True} if head else {}

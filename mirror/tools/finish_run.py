@@ -47,8 +47,10 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         shutdown(trainer.accelerator)
         return
     save_aside(trainer, aside)
+    encoder = trainer.encoder(training=False)
+    if trainer.is_fsdp_enabled and not trainer.is_world_process_zero():
+        encoder.encode(trainer.sample_texts())  # as the first process does below: each has a part of the weights
     if trainer.is_world_process_zero():
-        encoder = trainer.encoder(training=False)
         own_text = getattr(trainer, "own_text_scores", None)  # CMLM has no such test
         cosines, difference = {}, None
         try:

@@ -176,6 +176,8 @@ class MirrorTrainer(EncoderTrainer):
         self.held_out_views: dict[str, float] | None = None
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             self.own_text, self._score_held_out = [], None  # the weights are spread over the processes
+        if self.is_fsdp_enabled and args.lora_rank:
+            raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         self.objective = Objective(args, self.model, encoder.dimension)
         self.learned, self.auxiliaries = self.objective.learned, self.objective.auxiliaries
@@ -348,6 +350,7 @@ class MirrorTrainer(EncoderTrainer):
                 settings=self.settings,
                 head=[*self.head],
                 prompts=self.prompts,
+                state_dict=state_dict if self.is_fsdp_enabled else None,
             )
 
 
