@@ -20,7 +20,12 @@ from mirror.studies.recipes import Recipe, find_recipe, recipe_named
 Flags = dict[str, list[str]]
 
 # part of a corpus file name -> the script that creates the corpus
-CORPUS_SCRIPTS = (("random_strings", "random_strings.py"), ("_words_", "frequent_words.py"), ("umls", "umls_names.py"))
+CORPUS_SCRIPTS = (
+    ("random_strings", "random_strings.py"),
+    ("_words_", "frequent_words.py"),
+    ("umls", "umls_names.py"),
+    ("train.txt", "docstring_corpus.py"),
+)
 
 
 @dataclass(frozen=True)
