@@ -12,7 +12,7 @@ TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 STUDY_MODEL ?= mirror/assets/mini-mlm
 STUDY_ARGS ?=
 STUDIES := $(addprefix table,1 2 3 4 5 6 6_joint 7 8 9 10 12 13 14 21 21_words 21_phrases) \
-    $(addprefix figure,4 5 7 8) cls_vs_mean selection own_text \
+    $(addprefix figure,4 5 7 8) cls_vs_mean selection own_text beyond beyond_together \
     $(addprefix cmlm_table,1 2 3 4 5 6 7) cmlm_figure2 cmlm_figure3
 .PHONY: $(STUDIES)
 

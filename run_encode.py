@@ -63,6 +63,7 @@ def main() -> None:
         state.device,
         args.prompt,
         args.prompt_name,
+        args.truncate_dim,
     )
     common = {
         "pooling": encoder.pooling,
@@ -100,6 +101,7 @@ def parse_arguments() -> Namespace:
     add("--pooling", help="required for a plain masked LM (default: the checkpoint's)")
     add_prompt(encoding)
     add("--max_seq_length", type=positive, metavar="N", help="in tokens (default: the checkpoint's)")
+    add("--truncate_dim", type=positive, metavar="D", help="keep the first D dimensions (default: the checkpoint's)")
     add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="precision of the model")
     add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass")
     add_timeout(encoding)

@@ -9,7 +9,7 @@ A variant is a training method and a precision (fp32, bf16, fp16):
 
     ours                    run_mirror.py with its defaults: both views of a text in one forward pass, no padding
     ours-padded             the same with --packing off
-    ours-grouped            padded, batches of texts of similar length (--train_sampling_strategy group_by_length)
+    ours-grouped            padded, batches of texts of similar length (--batching length)
     ours-compiled           run_mirror.py with --torch_compile
     sentence-transformers   SentenceTransformerTrainer; its loss compares the same pairs of views in one softmax
     original-way            two forward passes padded to --max_length, tokenised by worker processes in the collate function,
@@ -50,7 +50,7 @@ from mirror.common.errors import InputError, run_main
 OURS = {
     "ours": ["--packing", "on"],
     "ours-padded": ["--packing", "off"],
-    "ours-grouped": ["--packing", "off", "--train_sampling_strategy", "group_by_length"],
+    "ours-grouped": ["--packing", "off", "--batching", "length"],
     "ours-compiled": ["--packing", "on", "--torch_compile", "true"],
 }
 PRECISIONS = {

@@ -109,6 +109,14 @@ def test_float16_and_int8_approximate_the_float32_vectors(flags, expected, tmp_p
     assert np.abs(columns["vector"]).max() == 127
 
 
+def test_the_first_dimensions_are_stored(flags, expected, tmp_path, monkeypatch):
+    encode_file(monkeypatch, *flags, "--truncate_dim", 8)
+    np.testing.assert_allclose(stored(tmp_path / "out")["vector"], expected[:, :8], atol=1e-5)
+    assert json.loads((tmp_path / "out" / MANIFEST).read_text())["dimension"] == 8
+    with pytest.raises(InputError, match=r"--truncate_dim 33: the vectors of .* have 32 dimensions"):
+        encode_file(monkeypatch, *flags, "--truncate_dim", 33)
+
+
 def test_quantise_by_hand():
     vectors, scale = quantise(np.array([[1.27, -0.636, 0], [0, 0, 0]], dtype=np.float32))
     assert vectors.tolist() == [[127, -64, 0], [0, 0, 0]]

@@ -1,7 +1,8 @@
-"""Principal component removal: remove the directions of the embeddings that encode the language of a text.
+"""Linear maps fitted on embeddings: removal of principal components, and whitening.
 
-Functions of arrays; `removing_components` wraps an `encode` function. Follows CMLM (Table 6) and Yang et al. (2021):
-the vectors are not centred before the decomposition, so the first component is close to the mean vector.
+Functions of arrays; `removing_components` wraps an `encode` function. Removal follows CMLM (Table 6) and Yang et al. (2021):
+the vectors are not centred before the decomposition, so the first component is close to the mean vector, which encodes the
+language of a text. Whitening (Su et al. 2021; Huang et al. 2021) centres them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ import numpy as np
 
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encode
+
+
+SMALLEST_VARIANCE = 1e-9  # of a direction, as a share of the largest; float32 vectors do not resolve less
 
 
 def fit_components(vectors: np.ndarray, num_components: int) -> np.ndarray:
@@ -36,6 +40,44 @@ def fit_components(vectors: np.ndarray, num_components: int) -> np.ndarray:
 def remove_components(vectors: np.ndarray, components: np.ndarray) -> np.ndarray:
     """Subtract from (N, D) vectors their projections onto the orthonormal rows of `components` (n, D)."""
     return vectors - (vectors @ components.T) @ components
+
+
+def fit_whitening(vectors: np.ndarray, num_components: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the map that gives the first principal components of (N, D) vectors the variance of the last one of them.
+
+    With all components every direction has the same variance: whitening. With fewer only the directions that stand out are
+    scaled down: soft whitening. The coordinates stay where they are (not those of the components), and the total variance is
+    kept.
+
+    Args:
+        num_components: by default all in which the vectors vary. That may be D - 1: vectors after a layer norm lie in a plane.
+
+    Returns:
+        The mean, (D,), and the symmetric matrix, (D, D), float64, of `whiten`.
+
+    Raises:
+        InputError: the vectors do not vary in `num_components` directions, or there are no more of them than dimensions.
+    """
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    centred = vectors - mean
+    variances, columns = np.linalg.eigh(centred.T @ centred / len(vectors))  # ascending
+    variances, columns = variances[::-1], columns[:, ::-1]
+    directions = min(len(vectors) - 1, int((variances > SMALLEST_VARIANCE * variances[0]).sum()))
+    count = num_components or (directions if len(vectors) > len(variances) else len(variances))
+    if not 1 <= count <= directions:
+        raise InputError(
+            f"cannot whiten {count} components: the {len(vectors):,} vectors vary in {directions} directions; give more texts, "
+            f"or --whiten with at most {directions}"
+        )
+    scales = np.ones(len(variances))
+    scales[:count] = np.sqrt(variances[count - 1] / variances[:count])
+    scales *= np.sqrt(variances.sum() / (variances * scales**2).sum())
+    return mean, (columns * scales) @ columns.T
+
+
+def whiten(vectors: np.ndarray, mean: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Apply the map of `fit_whitening` to (N, D) vectors."""
+    return (vectors - mean) @ matrix
 
 
 def removing_components(encode: Encode, num_components: int, components: np.ndarray | None = None) -> Encode:

@@ -66,6 +66,7 @@ class Encoder:
         device: str | torch.device | None = None,
         prompt: str | None = None,
         prompt_name: str | None = None,
+        truncate_dim: int | None = None,
     ) -> Encoder:
         """Load a checkpoint of this project, a sentence-transformers one, or any masked LM.
 
@@ -77,9 +78,10 @@ class Encoder:
             device: by default the accelerator, if there is one.
             prompt: text before every text; "" for none. Default: the checkpoint's default prompt.
             prompt_name: the checkpoint's prompt of this name, such as "query", instead.
+            truncate_dim: keep only the first dimensions of each vector; default: as the checkpoint says.
 
         Raises:
-            InputError: nothing that can be loaded, a decoder, or no pooling known.
+            InputError: nothing that can be loaded, a decoder, no pooling known, or fewer dimensions than `truncate_dim`.
         """
         known = checkpoint_settings(name_or_path)
         if pooling and known.get("pooling") and pooling != known["pooling"]:
@@ -96,7 +98,12 @@ class Encoder:
         length = max_seq_length or known.get("max_seq_length") or DEFAULT_MAX_SEQ_LENGTH
         prompt = choose_prompt(name_or_path, known, prompt, prompt_name)
         length = min(length, position_limit(model))
-        encoder = cls(model.to(device).eval(), tokenizer, pooling, length, head, prompt, known.get("truncate_dim"))
+        kept = truncate_dim or known.get("truncate_dim")
+        encoder = cls(model.to(device).eval(), tokenizer, pooling, length, head, prompt, kept)
+        if truncate_dim and encoder.dimension < truncate_dim:
+            raise InputError(
+                f"--truncate_dim {truncate_dim}: the vectors of {name_or_path} have {encoder.dimension} dimensions"
+            )
         encoder.check(name_or_path)
         return encoder
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirror.common.errors import InputError, did_you_mean
 from mirror.studies import grids_ablations as ablations
+from mirror.studies import grids_beyond as beyond
 from mirror.studies import grids_cmlm as cmlm
 from mirror.studies import grids_results as results
 from mirror.studies.cells import Study
@@ -35,6 +36,8 @@ STUDIES = {
     "cls_vs_mean": ablations.CLS_VS_MEAN,
     "selection": ablations.SELECTION,
     "own_text": OWN_TEXT,
+    "beyond": beyond.BEYOND,
+    "beyond_together": beyond.BEYOND_TOGETHER,
     "cmlm_table1": cmlm.TABLE1,
     "cmlm_table2": cmlm.TABLE2,
     "cmlm_table3": cmlm.TABLE3,

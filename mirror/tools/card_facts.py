@@ -18,6 +18,7 @@ def mirror_facts(record: RunRecord) -> dict[str, str]:
         "level": settings["level"],
         "views": f"{describe_views(settings)}; {', '.join(noise)}",
         "loss": describe_loss(settings),
+        **beyond_facts(settings),
         "trained": f"low-rank updates (LoRA) of rank {lora_rank}, merged" if lora_rank else "all weights",
         "optimiser": f"AdamW, learning rate {settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}",
         **shared_facts(record),
@@ -70,6 +71,31 @@ def describe_loss(settings: dict) -> str:
     return f"{settings['loss']}, temperature {settings['temperature']}" + (
         " initially, then learned" if settings["learnable_temperature"] else ""
     )
+
+
+def beyond_facts(settings: dict) -> dict[str, str]:
+    """Rows about what came after Mirror-BERT, where it was used."""
+    queue, noise, phi = (
+        settings.get(key) for key in ("negative_queue", "noise_negatives", "false_negative_weighting")
+    )
+    further = (
+        [f"{queue:,} earlier texts, by a copy of the encoder with momentum {settings['queue_momentum']}"]
+        if queue
+        else []
+    )
+    further += [f"{noise:,} Gaussian vectors"] if noise else []
+    dims = settings.get("matryoshka_dims")
+    rows = {
+        "projection head": "a linear layer and tanh, in training only" if settings.get("projection_head") else "",
+        "further negatives": " and ".join(further),
+        "negatives left out": f"cosine above {phi}" if phi is not None else "",
+        "hardness": f"{settings['hardness']} times the cosine of a negative" if settings.get("hardness") else "",
+        "batches": "texts of similar length" if settings.get("batching") else "",
+        "shorter vectors": f"trained too: the first {', '.join(map(str, dims))} dimensions (`truncate_dim`)"
+        if dims
+        else "",
+    }
+    return {name: text for name, text in rows.items() if text}
 
 
 def describe_views(settings: dict) -> str:

@@ -1,10 +1,13 @@
-"""Principal component removal, stored in a checkpoint as a linear layer that every reader applies.
+"""Principal component removal and whitening, stored in a checkpoint as a linear layer that every reader applies.
 
     python -m mirror.tools.component_removal --model_name_or_path out/cmlm --text_file sample.txt --num_components 1 --output_dir out/pcr
+    python -m mirror.tools.component_removal --model_name_or_path out/mirror --text_file sample.txt --whiten --output_dir out/white
+    python -m mirror.tools.component_removal --model_name_or_path out/mirror --text_file sample.txt --whiten 20 --output_dir out/soft
 
-removes the first principal components, fitted on the embeddings of a sample of texts, from every embedding (CMLM,
-section 5: they encode the language of a text). Fit them on texts of one language for an encoder of that language, or
-on mixed texts for a multilingual encoder.
+The first removes the first principal components, fitted on the embeddings of a sample of texts, from every embedding
+(CMLM, section 5: they encode the language of a text). Fit them on texts of one language for an encoder of that language,
+or on mixed texts for a multilingual encoder. The second centres the embeddings and gives all directions the same variance;
+the third scales only the first 20 components down, to the variance of the 20th.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+ALL = 0  # components to whiten
+
 
 def removal_layer(components: np.ndarray) -> Dense:
     """The linear layer I - C^T C, which removes the components from a vector.
@@ -43,6 +48,19 @@ def removal_layer(components: np.ndarray) -> Dense:
     return dense(torch.from_numpy(np.eye(len(projector)) - projector), None, torch.nn.Identity())
 
 
+def whitening_layer(mean: np.ndarray, matrix: np.ndarray) -> Dense:
+    """The linear layer of `mirror.evaluation.components.whiten`.
+
+    Args:
+        mean, matrix: (D,) and (D, D), of `fit_whitening`.
+    """
+    import torch
+
+    from mirror.modeling.dense_layers import dense
+
+    return dense(torch.from_numpy(matrix.T), torch.from_numpy(-mean @ matrix), torch.nn.Identity())
+
+
 def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[str], num_components: int) -> np.ndarray:
     """Copy the checkpoint `source` to `target` and remove the principal components of `texts` from its embeddings.
 
@@ -54,22 +72,53 @@ def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[st
     """
     check_folders(source, target)
 
-    # Imported late to keep --help and errors in the flags fast.
-    from mirror.evaluation.components import fit_components
+    from mirror.evaluation.components import fit_components  # imported late to keep --help fast
+
+    components = fit_components(full_vectors(source, texts), num_components)
+    copy_with_layer(source, target, removal_layer(components), texts)
+    return components
+
+
+def whiten_checkpoint(source: str, target: str, texts: Sequence[str], num_components: int | None = None) -> None:
+    """Copy the checkpoint `source` to `target` and whiten its embeddings, fitted on those of `texts`.
+
+    Args:
+        num_components: soft whitening of the first N (`mirror.evaluation.components.fit_whitening`); by default all.
+
+    Raises:
+        InputError: `source` is not a checkpoint folder, `target` exists, or the texts are too few.
+    """
+    check_folders(source, target)
+
+    from mirror.evaluation.components import fit_whitening  # imported late to keep --help fast
+
+    layer = whitening_layer(*fit_whitening(full_vectors(source, texts), num_components))
+    copy_with_layer(source, target, layer, texts)
+
+
+def full_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
+    """(N, D) embeddings without the truncation of the checkpoint, which readers apply after all modules."""
+    from mirror.modeling.encoder import Encoder
+
+    encoder = Encoder.from_pretrained(source)
+    encoder.truncate_dim = None
+    return encoder.encode(list(texts))
+
+
+def copy_with_layer(source: str, target: str, layer: Dense, texts: Sequence[str]) -> None:
+    """Copy a checkpoint folder and append a layer, seen to be applied by every reader.
+
+    Raises:
+        InputError: a pooling that no layer can follow, or a reader that computes other vectors.
+    """
     from mirror.modeling.checkpoint import verify_encoder
     from mirror.modeling.dense_layers import append_layers
     from mirror.modeling.encoder import Encoder
 
-    encoder = Encoder.from_pretrained(source)
-    truncate_dim, encoder.truncate_dim = (
-        encoder.truncate_dim,
-        None,
-    )  # sentence-transformers truncates after all modules
-    components = fit_components(encoder.encode(list(texts)), num_components)
-    layer = removal_layer(components)
     temporary = Path(f"{target}.tmp")
     shutil.copytree(source, temporary, ignore=shutil.ignore_patterns("checkpoint-*"), dirs_exist_ok=True)
     append_layers(temporary, [layer])
+    encoder = Encoder.from_pretrained(source)
     expected = Encoder(
         encoder.model,
         encoder.tokenizer,
@@ -77,11 +126,10 @@ def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[st
         encoder.max_seq_length,
         [*encoder.head, layer],
         encoder.prompt,
-        truncate_dim,
+        encoder.truncate_dim,
     )
     verify_encoder(temporary, expected, list(texts)[:8])
     temporary.replace(target)
-    return components
 
 
 def check_folders(source: str, target: str) -> None:
@@ -108,10 +156,14 @@ def main() -> None:
         train_file=tuple(args.text_file), text_column=args.text_column, max_train_samples=args.max_samples
     )
     texts = load_corpus(source).rows["text"]
-    remove_components_in_checkpoint(args.model_name_or_path, args.output_dir, list(texts), args.num_components)
-    logger.info(
-        "removed %s component(s), fitted on %s texts; saved in %s", args.num_components, len(texts), args.output_dir
-    )
+    folders = args.model_name_or_path, args.output_dir
+    if args.whiten is not None:
+        whiten_checkpoint(*folders, list(texts), args.whiten or None)
+        done = "whitened all components" if args.whiten == ALL else f"softly whitened {args.whiten} component(s)"
+    else:
+        remove_components_in_checkpoint(*folders, list(texts), args.num_components)
+        done = f"removed {args.num_components} component(s)"
+    logger.info("%s, fitted on %s texts; saved in %s", done, len(texts), args.output_dir)
 
 
 def parse_arguments() -> Namespace:
@@ -122,7 +174,10 @@ def parse_arguments() -> Namespace:
         help="texts to fit the components on; same formats as --train_file of run_mirror.py")  # fmt: skip
     add("--output_dir", metavar="O", required=True, help="folder of the new checkpoint; must not exist")
     add("--text_column", metavar="T", help="column with the text (default: 'text', or the only column)")
-    add("--num_components", type=positive, default=1, metavar="N", help="number of components to remove")
+    what = parser.add_mutually_exclusive_group().add_argument
+    what("--num_components", type=positive, default=1, metavar="N", help="number of components to remove")
+    what("--whiten", type=positive, nargs="?", const=ALL, metavar="N",
+        help="whiten instead: all components, or softly the first N")  # fmt: skip
     add("--max_samples", type=positive, default=10_000, metavar="N", help="fit them on at most N texts")
     add_trust(parser)
     return parser.parse_args()

@@ -9,13 +9,13 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from mirror.common.errors import InputError
-from mirror.evaluation.components import fit_components, remove_components
+from mirror.evaluation.components import fit_components, fit_whitening, remove_components, whiten
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.dense_layers import append_layers
 from mirror.modeling.encoder import Encoder
 from mirror.tools import component_removal
-from mirror.tools.component_removal import removal_layer, remove_components_in_checkpoint
+from mirror.tools.component_removal import removal_layer, remove_components_in_checkpoint, whiten_checkpoint
 
 
 @pytest.fixture
@@ -49,6 +49,21 @@ def test_every_reader_removes_the_components(checkpoint, sentences, tmp_path, co
     assert np.abs(unchanged - before).max() < 1e-6
 
 
+@pytest.mark.parametrize("count", [None, 3])
+def test_every_reader_whitens(checkpoint, sentences, tmp_path, count):
+    before = Encoder.from_pretrained(checkpoint).encode(sentences)
+    whiten_checkpoint(checkpoint, str(tmp_path / "out"), sentences, count)
+    ours = Encoder.from_pretrained(str(tmp_path / "out")).encode(sentences)
+    theirs = SentenceTransformer(str(tmp_path / "out"), device="cpu").encode(sentences)
+    expected = whiten(before, *fit_whitening(before, count))
+    np.testing.assert_allclose(ours, expected, atol=1e-3)
+    np.testing.assert_allclose(theirs, expected, atol=1e-3)
+    variances = np.linalg.eigvalsh(np.cov(ours.T))[::-1]
+    alike = variances[: count or 31]  # a layer norm leaves 31 directions of 32
+    assert alike.max() / alike.min() < 1.05
+    assert np.ptp(np.linalg.eigvalsh(np.cov(before.T))[::-1][: count or 31]) > 0.1  # they were not
+
+
 def test_removal_can_be_repeated(checkpoint, sentences, tmp_path):
     """Removing one component twice is equal to removing two at once."""
     remove_components_in_checkpoint(checkpoint, str(tmp_path / "one"), sentences, 1)
@@ -64,6 +79,12 @@ def test_the_command_line(checkpoint, sentences, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["mirror.tools.component_removal", *flags, "--output_dir", str(tmp_path / "out")])
     component_removal.main()
     assert Encoder.from_pretrained(str(tmp_path / "out")).encode(["a cat"]).shape == (1, 32)
+    monkeypatch.setattr(
+        sys, "argv", ["component_removal", *flags, "--output_dir", str(tmp_path / "soft"), "--whiten", "2"]
+    )
+    component_removal.main()
+    assert Encoder.from_pretrained(str(tmp_path / "soft")).encode(["a cat"]).shape == (1, 32)
+    monkeypatch.setattr(sys, "argv", ["component_removal", *flags, "--output_dir", str(tmp_path / "out")])
     with pytest.raises(InputError, match=r"--output_dir .*out exists; give a new folder"):
         component_removal.main()
 
@@ -76,6 +97,8 @@ def test_input_errors(bert_folder, sentences, tmp_path):
     with pytest.raises(InputError, match="pooling 'mean_padded' cannot be followed by a layer"):
         append_layers(tmp_path / "padded", [removal_layer(np.eye(32, dtype=np.float32)[:1])])
     save_encoder(tmp_path / "plain", model, tokenizer, "mean", 24)
+    with pytest.raises(InputError, match="cannot whiten 32 components: the 5 vectors vary in 4 directions"):
+        whiten_checkpoint(str(tmp_path / "plain"), str(tmp_path / "out"), sentences[:5])
     with pytest.raises(InputError, match="cannot fit 3 principal components to 2 vectors"):
         remove_components_in_checkpoint(str(tmp_path / "plain"), str(tmp_path / "out"), sentences[:2], 3)
     assert not (tmp_path / "out").exists()

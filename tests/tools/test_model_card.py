@@ -16,11 +16,11 @@ import run_mirror
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
 from mirror.tools import model_card
-from mirror.tools.card_facts import describe_loss, describe_views, mirror_facts
+from mirror.tools.card_facts import beyond_facts, describe_loss, describe_views, mirror_facts
 from mirror.tools.card_scores import read_scores
 from mirror.tools.model_card import render_card
 from mirror.training.config import MirrorConfig
-from mirror.training.run_record import RunRecord, card_of, languages_in, license_in
+from mirror.training.run_record import RunRecord, card_of, collect_settings, languages_in, license_in
 from tests.evaluation.folder import write_tsv
 
 
@@ -277,6 +277,23 @@ def test_what_others_wrote_is_no_markdown(trained):
 def test_descriptions_of_views_and_loss(flags, views, loss, tmp_path):
     settings = MirrorConfig(output_dir=str(tmp_path), **flags).to_dict()
     assert describe_views(settings) == views and describe_loss(settings) == loss
+
+
+def test_later_options_are_rows_of_the_card_where_they_were_used(tmp_path):
+    def facts(**flags):
+        return beyond_facts(collect_settings(MirrorConfig(output_dir=str(tmp_path), **flags)))
+
+    assert facts() == {}
+    assert facts(projection_head="mlp", negative_queue=500, noise_negatives=200, batching="length") == {
+        "projection head": "a linear layer and tanh, in training only",
+        "further negatives": "500 earlier texts, by a copy of the encoder with momentum 0.995 and 200 Gaussian vectors",
+        "batches": "texts of similar length",
+    }
+    assert facts(false_negative_weighting=0.9, hardness=9.0, matryoshka_dims=[128, 64]) == {
+        "negatives left out": "cosine above 0.9",
+        "hardness": "9.0 times the cosine of a negative",
+        "shorter vectors": "trained too: the first 128, 64 dimensions (`truncate_dim`)",
+    }
 
 
 def test_the_licence_of_a_base_model_writes_no_markdown(trained, monkeypatch):

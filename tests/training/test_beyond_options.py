@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from sentence_transformers import SentenceTransformer
 
 from mirror.common.errors import InputError
+from mirror.modeling.encoder import Encoder
 from mirror.training.config import MirrorConfig
+from mirror.training.losses import info_nce
 from tests.tiny_trainer import make_trainer
 
 
@@ -51,3 +55,20 @@ def test_what_depends_on_the_model_or_the_texts_is_refused_too(bert_folder, sent
         make_trainer(bert_folder, sentences, tmp_path, matryoshka_dims=[16, 32])
     with pytest.raises(InputError, match="--batching length needs all texts at once; leave out --streaming or it"):
         make_trainer(bert_folder, sentences, tmp_path, streaming=True, max_steps=2, batching="length")
+
+
+def test_shorter_vectors_are_trained_and_named_on_the_card(bert_folder, sentences, tmp_path):
+    options = {"max_steps": 1, "logging_steps": 1, "dropout_rate": 0.0}
+    trainer = make_trainer(bert_folder, sentences, tmp_path, matryoshka_dims=[16, 4], **options)
+    batch = next(iter(trainer.get_train_dataloader()))
+    first, second = trainer.embed(trainer.model.eval(), batch).detach().chunk(2)
+    parts = [info_nce(first[:, :d], second[:, :d], 0.04).item() for d in (32, 16, 4)]
+    trainer = make_trainer(bert_folder, sentences, tmp_path, matryoshka_dims=[16, 4], **options)
+    trainer.train()
+    assert trainer.state.log_history[0]["loss"] == pytest.approx(sum(parts), rel=1e-4)
+    trainer.save_model(str(tmp_path / "encoder"))
+    whole = Encoder.from_pretrained(str(tmp_path / "encoder")).encode(sentences[:3])
+    short = Encoder.from_pretrained(str(tmp_path / "encoder"), truncate_dim=4)
+    np.testing.assert_array_equal(short.encode(sentences[:3]), whole[:, :4])
+    theirs = SentenceTransformer(str(tmp_path / "encoder"), device="cpu", truncate_dim=4).encode(sentences[:3])
+    np.testing.assert_allclose(theirs, whole[:, :4], atol=1e-5)
