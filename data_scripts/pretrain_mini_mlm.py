@@ -1,15 +1,18 @@
 """Pretrain the small masked language model in `mirror/assets/mini-mlm`.
 
 A plain `BertForMaskedLM` with the Trainer. Three measures get it past the unigram plateau on a CPU: word embeddings
-initialised from a factorised co-occurrence matrix, no dropout, and many short sequences. The run can be resumed at any
-step:
+initialised from a factorised co-occurrence matrix, no dropout, and many short sequences. Two halve the cost of a token
+(`predicted_words.py`). The learning rate is constant, so the number of steps need not be known in advance: stop the run
+(SIGTERM, Ctrl-C) and continue it with the same command as often as you like. At any time a second, short run lets the
+learning rate of the last checkpoint decay to zero and exports the model:
 
     python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm \\
-        --max_steps 12000 --learning_rate 1e-3 --bf16 --compile_loss
-    # then decay the learning rate to zero, starting from the last checkpoint of the first run
-    python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm-final \\
-        --start_from out/mini-mlm --max_steps 4000 --learning_rate 1e-3 --lr_scheduler_type linear --warmup_steps 50 \\
-        --bf16 --compile_loss --export_dir mirror/assets/mini-mlm
+        --max_steps 100000 --bf16
+    python data_scripts/pretrain_mini_mlm.py --start_from out/mini-mlm --output_dir out/mini-mlm-decayed \\
+        --max_steps 4000 --lr_scheduler_type linear --warmup_steps 50 --bf16 --export_dir out/mini-mlm-export
+
+Every --save_steps steps a checkpoint is saved and the loss of held-out text is measured (a hundredth of the corpus, over
+the whole vocabulary, 15% of the tokens masked). Checkpoints and log are in --output_dir.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ from transformers import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from data_scripts.predicted_words import CandidateSampler, masked_lm_loss
 from mirror.data.docstring_corpus import collect, pretraining_paragraphs
 from mirror.training.manifest import last_complete_checkpoint
 from mirror.training.resumable import ResumableTrainer
@@ -45,7 +49,8 @@ from mirror.training.resumable import ResumableTrainer
 logger = logging.getLogger(__name__)
 
 # Sequence length -> share of the steps. Most texts that users encode are short, so most sequences are.
-LENGTHS = {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1}
+LENGTHS = {32: 0.6, 64: 0.3, 128: 0.1}
+HELD_OUT_BLOCK, HELD_OUT_EVERY = 4096, 100  # tokens; every hundredth block of them is held out
 DOCSTRING_PACKAGES = (
     *("stdlib", "numpy", "scipy", "pandas", "sklearn", "matplotlib", "networkx", "torch", "transformers", "sympy"),
     *("datasets", "huggingface_hub", "sentence_transformers", "accelerate", "pydantic", "fontTools", "pygments"),
@@ -57,17 +62,24 @@ SENTENCE_START = re.compile(r"(?<=[.!?])[\"']?\s+(?=[\"']?[A-Z])")
 
 @dataclass
 class MiniMLMArguments:
-    text_files: list[str] = field(metadata={"help": "Plain text files with one paragraph per line."})
+    text_files: list[str] = field(
+        default_factory=list, metadata={"help": "Plain text files with one paragraph per line."}
+    )
     start_from: str | None = field(
         default=None, metadata={"help": "Folder of an earlier run whose weights and data to use."}
     )
-    vocab_size: int = field(default=12000, metadata={"help": "Size of the WordPiece vocabulary."})
+    vocab_size: int = field(default=20000, metadata={"help": "Size of the WordPiece vocabulary."})
     hidden_size: int = field(
         default=256, metadata={"help": "Hidden size; the number of attention heads is this divided by 64."}
     )
     num_hidden_layers: int = field(default=3, metadata={"help": "Number of transformer layers."})
     tokens_per_step: int = field(default=4096, metadata={"help": "Tokens per batch, for any sequence length."})
-    mlm_probability: float = field(default=0.18, metadata={"help": "Share of the tokens to predict."})
+    mlm_probability: float = field(default=0.2, metadata={"help": "Share of the tokens to predict."})
+    num_candidates: int = field(
+        default=4096,
+        metadata={"help": "Size of the sample of the vocabulary that predictions are compared with; 0: all of it."},
+    )
+    dropout: float = field(default=0.0, metadata={"help": "Dropout of the hidden states and of the attention."})
     export_dir: str | None = field(
         default=None, metadata={"help": "Also save the model here, in float16 and with dropout for fine-tuning."}
     )
@@ -95,10 +107,28 @@ class Corpus:
 
 
 class WindowBatches(Dataset):
-    """Dataset of batches: item i is a batch of masked windows of one length, determined only by (seed, i)."""
+    """Dataset of batches: item i is a batch of masked windows of one length, determined only by (seed, i).
 
-    def __init__(self, corpus: Corpus, tokenizer: BertTokenizerFast, args: MiniMLMArguments, seed: int, steps: int):
-        self.corpus, self.tokenizer, self.args, self.seed, self.steps = corpus, tokenizer, args, seed, steps
+    Args:
+        corpus: its sentence starts are those where windows may begin.
+        sampler: of the vocabulary.
+        mask_probability: share of the tokens to predict; the same number in each row.
+        mask_all: replace each of them by [MASK] instead of 80%.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        tokenizer: BertTokenizerFast,
+        sampler: CandidateSampler,
+        tokens: int,
+        mask_probability: float,
+        seed: int,
+        steps: int,
+        mask_all: bool = False,
+    ):
+        self.corpus, self.tokenizer, self.sampler, self.tokens = corpus, tokenizer, sampler, tokens
+        self.mask_probability, self.seed, self.steps, self.mask_all = mask_probability, seed, steps, mask_all
 
     def __len__(self) -> int:
         return self.steps
@@ -106,42 +136,34 @@ class WindowBatches(Dataset):
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         rng = np.random.default_rng([self.seed, index])
         length = int(rng.choice(list(LENGTHS), p=list(LENGTHS.values())))
-        rows = self.args.tokens_per_step // length
+        rows = self.tokens // length
         ids = np.empty((rows, length), dtype=np.int64)
         ids[:, 0], ids[:, -1] = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         starts = rng.choice(self.corpus.starts, rows)
         ids[:, 1:-1] = self.corpus.ids[starts[:, None] + np.arange(length - 2)]
-        return self._mask(ids, rng)
+        positions, targets = self._mask(ids, rng)
+        batch = {"input_ids": torch.from_numpy(ids), "positions": torch.from_numpy(positions)}
+        return batch | self.sampler.draw(targets.reshape(-1), rng)
 
-    def _mask(self, ids: np.ndarray, rng: np.random.Generator) -> dict[str, torch.Tensor]:
-        """Mask a fixed number of tokens as in BERT: 80% become [MASK], 10% a random token, 10% are unchanged.
+    def _mask(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Mask a fixed number of tokens of each row as in BERT: 80% become [MASK], 10% a random token, 10% are unchanged.
 
         Args:
             ids: (rows, length); modified in place.
 
         Returns:
-            `input_ids` (rows, length), and the flat `positions` (masked,) and `targets` (masked,) of the prediction.
+            Positions and targets of the prediction, both (rows, masked).
         """
-        flat = ids.reshape(-1)
-        noise = rng.random(len(flat))
-        noise[np.isin(flat, self.tokenizer.all_special_ids)] = 2.0
-        positions = np.argsort(noise)[: int(self.args.mlm_probability * len(flat))]
-        targets = flat[positions].copy()
-        rng.shuffle(positions_order := np.arange(len(positions)))
-        masked, randomised = np.split(positions_order, [int(0.8 * len(positions)), int(0.9 * len(positions))])[:2]
-        flat[positions[masked]] = self.tokenizer.mask_token_id
-        flat[positions[randomised]] = rng.integers(5, len(self.tokenizer), len(randomised))
-        return {
-            "input_ids": torch.from_numpy(ids),
-            "positions": torch.tensor(positions),
-            "targets": torch.tensor(targets),
-        }
-
-
-def masked_lm_loss(model: BertForMaskedLM, input_ids, positions, targets) -> torch.Tensor:
-    """Cross-entropy at the masked positions only: the output layer costs a sixth of that of `model(labels=)`."""
-    hidden = model.bert(input_ids=input_ids).last_hidden_state.flatten(0, 1)[positions]  # (masked, H)
-    return torch.nn.functional.cross_entropy(model.cls(hidden).float(), targets)
+        noise = rng.random(ids.shape)
+        noise[np.isin(ids, self.tokenizer.all_special_ids)] = 2.0
+        masked = max(1, round(self.mask_probability * ids.shape[1]))
+        positions = np.argpartition(noise, masked, axis=1)[:, :masked]
+        targets = np.take_along_axis(ids, positions, axis=1)
+        choice = np.zeros(targets.shape) if self.mask_all else rng.random(targets.shape)
+        random_ids = rng.integers(5, len(self.tokenizer), targets.shape)
+        shown = np.where(choice < 0.8, self.tokenizer.mask_token_id, np.where(choice < 0.9, random_ids, targets))
+        np.put_along_axis(ids, positions, shown, axis=1)
+        return positions, targets
 
 
 class MiniMLMTrainer(ResumableTrainer):
@@ -220,23 +242,26 @@ def prepare(args: MiniMLMArguments, folder: Path) -> tuple[BertTokenizerFast, Co
     return BertTokenizerFast.from_pretrained(folder), Corpus.load(folder)
 
 
-def build_model(args: MiniMLMArguments, tokenizer: BertTokenizerFast, corpus: Corpus) -> BertForMaskedLM:
-    """A new model whose word embeddings are co-occurrence vectors of the corpus."""
+def new_model(args: MiniMLMArguments, vocab_size: int) -> BertForMaskedLM:
+    """A model with random weights."""
     config = BertConfig(
-        vocab_size=len(tokenizer),
+        vocab_size=vocab_size,
         hidden_size=args.hidden_size,
         num_hidden_layers=args.num_hidden_layers,
         num_attention_heads=args.hidden_size // 64,
         intermediate_size=4 * args.hidden_size,
         max_position_embeddings=max(LENGTHS),
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
+        hidden_dropout_prob=args.dropout,
+        attention_probs_dropout_prob=args.dropout,
     )
-    model = BertForMaskedLM(config)
-    vectors = cooccurrence_vectors(corpus.ids, len(tokenizer), args.hidden_size)
-    scale = config.initializer_range * np.sqrt(args.hidden_size)  # the expected norm of a randomly initialised row
-    model.bert.embeddings.word_embeddings.weight.data.copy_(torch.from_numpy(vectors * scale))
-    return model
+    return BertForMaskedLM(config)
+
+
+def initialise_words(model: BertForMaskedLM, corpus: Corpus) -> None:
+    """Replace the word embeddings by co-occurrence vectors of the corpus, as long as the random ones are expected to be."""
+    words = model.bert.embeddings.word_embeddings.weight.data
+    vectors = cooccurrence_vectors(corpus.ids, *words.shape)
+    words.copy_(torch.from_numpy(vectors * model.config.initializer_range * np.sqrt(words.shape[1])))
 
 
 def export(model: BertForMaskedLM, tokenizer: BertTokenizerFast, folder: str) -> None:
@@ -246,33 +271,61 @@ def export(model: BertForMaskedLM, tokenizer: BertTokenizerFast, folder: str) ->
     tokenizer.save_pretrained(folder)
 
 
+def batches(
+    args: MiniMLMArguments, training: TrainingArguments, corpus: Corpus, tokenizer: BertTokenizerFast
+) -> dict[str, WindowBatches]:
+    """Training batches, and a few held-out ones that are the same for every run with this corpus."""
+    held_out = corpus.starts // HELD_OUT_BLOCK % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
+    if not held_out.any():
+        held_out[-1] = True  # a tiny corpus
+    counts = np.bincount(corpus.ids, minlength=len(tokenizer))
+    training_part, held_out_part = (Corpus(corpus.ids, corpus.starts[part]) for part in (~held_out, held_out))
+    sample, everything = (CandidateSampler.from_counts(counts, size) for size in (args.num_candidates, 0))
+    return {
+        "train_dataset": WindowBatches(
+            *(training_part, tokenizer, sample, args.tokens_per_step, args.mlm_probability),
+            *(training.seed, training.max_steps),
+        ),
+        "eval_dataset": WindowBatches(held_out_part, tokenizer, everything, 4096, 0.15, 0, 16, mask_all=True),
+    }
+
+
 def main() -> None:
     parser = HfArgumentParser((MiniMLMArguments, TrainingArguments), description=__doc__)
     defaults = {"per_device_train_batch_size": 1, "logging_steps": 100, "save_steps": 500, "save_total_limit": 2}
     parser.set_defaults(**defaults, warmup_steps=400, lr_scheduler_type="constant_with_warmup", adam_beta2=0.98)
     parser.set_defaults(weight_decay=0.01, remove_unused_columns=False, use_cpu=not torch.accelerator.is_available())
+    parser.set_defaults(learning_rate=1e-3, per_device_eval_batch_size=1, label_names=["labels"])
+    parser.set_defaults(eval_strategy="steps", prediction_loss_only=True)
     args, training = parser.parse_args_into_dataclasses()
     logging.basicConfig(level=logging.INFO)
+    torch.set_flush_denormal(True)
     set_seed(training.seed)
+    training.eval_steps = training.save_steps
 
     data_folder = Path(args.start_from or training.output_dir) / "data"
     tokenizer, corpus = prepare(args, data_folder)
     logger.info("%d tokens, %d sentences, %d word pieces", len(corpus.ids), len(corpus.starts), len(tokenizer))
+    resumed = last_complete_checkpoint(training.output_dir)
     if args.start_from:
-        model = BertForMaskedLM.from_pretrained(last_complete_checkpoint(args.start_from) or args.start_from)
+        weights = last_complete_checkpoint(args.start_from) or args.start_from
+        dropout = {"hidden_dropout_prob": args.dropout, "attention_probs_dropout_prob": args.dropout}
+        model = BertForMaskedLM.from_pretrained(weights, **dropout)
     else:
-        model = build_model(args, tokenizer, corpus)
+        model = new_model(args, len(tokenizer))
+        if resumed is None:
+            initialise_words(model, corpus)
 
     trainer = MiniMLMTrainer(
         model=model,
         args=training,
-        train_dataset=WindowBatches(corpus, tokenizer, args, training.seed, training.max_steps),
+        **batches(args, training, corpus, tokenizer),
         data_collator=lambda batch: batch[0],
         processing_class=tokenizer,
     )
     if args.compile_loss:
         trainer.loss_function = torch.compile(masked_lm_loss, dynamic=False)
-    trainer.train(resume_from_checkpoint=last_complete_checkpoint(training.output_dir))
+    trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model()
     trainer.save_state()
     if args.export_dir:

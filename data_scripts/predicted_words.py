@@ -1,0 +1,111 @@
+"""The masked language model's loss at a fraction of its cost: the last layer and the vocabulary only where they are needed.
+
+Only masked positions are predicted. So the last layer computes queries, output and feed-forward there alone, which gives the
+same loss. And the loss compares each target with a sample of the vocabulary instead of all of it (Bengio & Senecal 2008;
+Jean et al. 2015), which gives an estimate of it: frequent words and the targets of the batch are always in the sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import BertForMaskedLM
+from transformers.models.bert.modeling_bert import BertLayer
+
+
+@dataclass
+class CandidateSampler:
+    """Draws the part of the vocabulary that the targets of a batch are compared with."""
+
+    frequent: np.ndarray  # word ids that are always candidates
+    rare: np.ndarray  # the other word ids
+    size: int  # number of candidates of a batch
+
+    @classmethod
+    def from_counts(cls, counts: np.ndarray, size: int) -> CandidateSampler:
+        """The most frequent `size // 2` words are always candidates.
+
+        Args:
+            counts: how often each word occurs, (vocabulary,).
+            size: number of candidates; 0 or at least the vocabulary means the whole vocabulary.
+        """
+        if not 0 < size < len(counts):
+            return cls(np.arange(len(counts)), np.arange(0), len(counts))
+        order = np.argsort(-counts, kind="stable")
+        return cls(order[: size // 2], order[size // 2 :], size)
+
+    def draw(self, targets: np.ndarray, rng: np.random.Generator) -> dict[str, Tensor]:
+        """Candidates of a batch.
+
+        Args:
+            targets: word ids to predict, (masked,).
+
+        Returns:
+            `candidates` (size,), word ids; `log_weights` (size,), the log of how many words each stands for; and `labels`
+            (masked,), the index of each target among the candidates.
+        """
+        certain = np.concatenate([self.frequent, np.intersect1d(targets, self.rare)])
+        left = np.setdiff1d(self.rare, targets)
+        drawn = rng.choice(left, max(self.size - len(certain), min(1, len(left))), replace=False)
+        candidates = np.concatenate([certain, drawn])
+        log_weights = np.zeros(len(candidates), dtype=np.float32)
+        log_weights[len(certain) :] = np.log(len(left) / max(len(drawn), 1))
+        order = np.argsort(candidates)
+        labels = order[np.searchsorted(candidates, targets, sorter=order)]
+        columns = {"candidates": candidates, "log_weights": log_weights, "labels": labels}
+        return {name: torch.from_numpy(values) for name, values in columns.items()}
+
+
+def masked_lm_loss(model: BertForMaskedLM, input_ids, positions, candidates, log_weights, labels) -> Tensor:
+    """Mean cross-entropy of the masked words among the candidates.
+
+    Args:
+        input_ids: (rows, length), without padding.
+        positions: masked positions of each row, (rows, masked of a row).
+        candidates: word ids, (candidates,).
+        log_weights: (candidates,), added to the scores.
+        labels: indices into `candidates`, (rows * masked of a row,).
+    """
+    hidden = hidden_at(model, input_ids, positions).flatten(0, 1)
+    head = model.cls.predictions
+    words = model.get_output_embeddings()
+    scores = F.linear(head.transform(hidden), words.weight[candidates]).float()  # (masked, candidates)
+    return F.cross_entropy(scores + (words.bias[candidates] + log_weights), labels)
+
+
+def hidden_at(model: BertForMaskedLM, input_ids: Tensor, positions: Tensor) -> Tensor:
+    """Hidden states of the last layer at some positions only, as `model.bert` has them, without padding.
+
+    Args:
+        input_ids: (rows, length)
+        positions: (rows, masked)
+
+    Returns:
+        (rows, masked, H)
+    """
+    hidden = model.bert.embeddings(input_ids)
+    *layers, last = model.bert.encoder.layer
+    for layer in layers:
+        hidden = apply_layer(layer, hidden, hidden)
+    return apply_layer(last, hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])), hidden)
+
+
+def apply_layer(layer: BertLayer, hidden: Tensor, context: Tensor) -> Tensor:
+    """A layer for the positions in `hidden` (rows, queries, H), which attend to all of `context` (rows, length, H).
+
+    For rows this short, plain products are faster on a CPU than PyTorch's fused attention, above all backwards.
+    """
+    attention = layer.attention.self
+
+    def heads(states: Tensor) -> Tensor:  # (rows, heads, positions, head width)
+        return states.unflatten(-1, (-1, attention.attention_head_size)).transpose(1, 2)
+
+    query, key, value = heads(attention.query(hidden)), heads(attention.key(context)), heads(attention.value(context))
+    scores = query @ key.transpose(-1, -2) * attention.attention_head_size**-0.5
+    attended = attention.dropout(scores.softmax(-1)).to(value.dtype) @ value
+    hidden = layer.attention.output(attended.transpose(1, 2).flatten(2), hidden)
+    return layer.output(layer.intermediate(hidden), hidden)

@@ -1,0 +1,106 @@
+"""data_scripts/pretrain_mini_mlm.py: the cheap loss is the model's own loss, and a run can be stopped, continued and exported."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
+
+from data_scripts import pretrain_mini_mlm as script
+from data_scripts.predicted_words import CandidateSampler, hidden_at, masked_lm_loss
+
+
+WORDS = 60
+
+
+@pytest.fixture
+def model() -> BertForMaskedLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    model = BertForMaskedLM(BertConfig(vocab_size=WORDS, max_position_embeddings=16, **sizes)).eval()
+    torch.nn.init.normal_(model.cls.predictions.bias)
+    return model
+
+
+@pytest.fixture
+def batch() -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(0)
+    ids = torch.from_numpy(rng.integers(0, WORDS, (4, 16)))
+    positions = torch.from_numpy(np.stack([rng.permutation(16)[:3] for _ in range(4)]))
+    return {"input_ids": ids, "positions": positions}
+
+
+def draw(size: int, targets: np.ndarray, seed: int = 0) -> dict[str, torch.Tensor]:
+    counts = np.arange(WORDS)[::-1] + 1
+    return CandidateSampler.from_counts(counts, size).draw(targets, np.random.default_rng(seed))
+
+
+def test_hidden_states_are_those_of_the_model(model, batch):
+    whole = model.bert(input_ids=batch["input_ids"]).last_hidden_state
+    expected = torch.stack([row[at] for row, at in zip(whole, batch["positions"], strict=True)])
+    torch.testing.assert_close(hidden_at(model, **batch), expected)
+
+
+def test_over_the_whole_vocabulary_the_loss_is_that_of_the_model(model, batch):
+    targets = np.random.default_rng(1).integers(0, WORDS, (4, 3))
+    labels = torch.full((4, 16), -100).scatter(1, batch["positions"], torch.from_numpy(targets))
+    expected = model(input_ids=batch["input_ids"], labels=labels).loss
+    torch.testing.assert_close(masked_lm_loss(model, **batch, **draw(0, targets.reshape(-1))), expected)
+
+
+def test_sampled_words_stand_for_those_left_out():
+    """Every target is a candidate, and the mean estimate of the softmax's denominator is the denominator."""
+    scores = np.random.default_rng(2).normal(size=WORDS)
+    targets = np.array([59, 3, 41, 59])
+    totals = []
+    for seed in range(2000):
+        sample = draw(20, targets, seed)
+        assert len(np.unique(sample["candidates"])) == 20
+        assert (sample["candidates"][sample["labels"]].numpy() == targets).all()
+        assert (sample["log_weights"][sample["labels"]] == 0).all()
+        totals.append(np.exp(scores[sample["candidates"]] + sample["log_weights"].numpy()).sum())
+    assert np.mean(totals) == pytest.approx(np.exp(scores).sum(), rel=0.01)
+
+
+def test_each_row_has_as_many_masked_words_and_never_a_special_token():
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(WORDS - 5))]
+    tokenizer = BertTokenizerFast(vocab={word: i for i, word in enumerate(vocab)})
+    ids = np.random.default_rng(3).integers(5, WORDS, 5000)
+    ids[::40] = tokenizer.sep_token_id
+    sampler = CandidateSampler.from_counts(np.bincount(ids, minlength=WORDS), 0)
+    corpus = script.Corpus(ids.astype(np.uint16), np.arange(0, 4000, 7))
+    batches = script.WindowBatches(corpus, tokenizer, sampler, 256, 0.2, seed=0, steps=6)
+    for batch in batches:
+        rows, length = batch["input_ids"].shape
+        assert rows * length == 256
+        assert batch["positions"].shape == (rows, round(0.2 * length))
+        assert (batch["candidates"][batch["labels"]] >= 5).all()
+        assert batch["positions"].min() > 0 and batch["positions"].max() < length - 1
+
+
+def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatch):
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    monkeypatch.setattr(script, "DOCSTRING_PACKAGES", ("json",))
+    sizes = [*("--text_files", str(tmp_path / "texts.txt"), "--vocab_size", "300", "--hidden_size", "64")]
+    sizes += ["--num_hidden_layers", "1", "--tokens_per_step", "256", "--save_steps", "2", "--num_candidates", "80"]
+
+    def run(*argv) -> None:
+        monkeypatch.setattr(sys, "argv", ["pretrain_mini_mlm.py", *map(str, argv)])
+        script.main()
+
+    first, final, exported = tmp_path / "first", tmp_path / "final", tmp_path / "exported"
+    run(*sizes, "--output_dir", first, "--max_steps", 2)
+    monkeypatch.setattr(script, "initialise_words", lambda *_: pytest.fail("the weights are in the checkpoint"))
+    run(*sizes, "--output_dir", first, "--max_steps", 4)
+    assert (first / "checkpoint-4").is_dir()
+    decay = ["--max_steps", 2, "--lr_scheduler_type", "linear", "--warmup_steps", 0, "--dropout", 0.1]
+    run("--start_from", first, "--output_dir", final, *decay, "--tokens_per_step", 256, "--export_dir", exported)
+    model = BertForMaskedLM.from_pretrained(exported)
+    assert model.dtype == torch.float16
+    assert model.config.hidden_dropout_prob == model.config.attention_probs_dropout_prob == 0.1
+    tokenizer = BertTokenizerFast.from_pretrained(exported)
+    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]) == list(range(5))
+    assert len(tokenizer) == model.config.vocab_size
