@@ -31,7 +31,9 @@ def finish_stages(stages: Sequence[StageRun], run_script: Callable[[str, Flags],
 
 
 def remove_stages(folder: Path) -> None:
-    """Delete the models of all stages in `folder`."""
+    """Delete the models of all stages in `folder`, and then their records: a stage without a record would be refused."""
+    for stage in filter(Path.is_dir, folder.glob("*")):
+        shutil.rmtree(stage, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
