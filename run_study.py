@@ -15,7 +15,6 @@ import argparse
 import importlib
 import logging
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -66,6 +65,7 @@ def main() -> None:
     from mirror.studies.report import write_figure, write_table
     from mirror.studies.setup import Setup, paper_models
     from mirror.studies.shared_cells import give, take
+    from mirror.studies.stage_runs import remove_stages
 
     if args.list:
         sys.stdout.write(listing() + "\n")
@@ -143,7 +143,7 @@ def main() -> None:
     write_figure(study, setup, records)
     logger.info("table.md, results.csv and figure.png are in %s", output_dir)
     if is_chain and all(records.values()) and not (args.keep_models or args.stages_dir):
-        shutil.rmtree(stages_dir, ignore_errors=True)
+        remove_stages(stages_dir)
     if failures:
         raise InputError(
             f"{len(failures)} of {len(now)} cells failed: {', '.join(failures)}; run the same command again"

@@ -27,9 +27,10 @@ from mirror.common.distributed import gather_with_gradient, rank, world_size
 from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator
 from mirror.data.endless_stream import EndlessStream
+from mirror.data.files import reading
 from mirror.modeling.backbone import check_texts_are_known
 from mirror.modeling.encoder import Encoder
-from mirror.training.encoder_trainer import EncoderTrainer
+from mirror.training.encoder_trainer import EncoderTrainer, name_of_rows
 from mirror.training.gradient_cache import backward_through_cache
 from mirror.training.run_record import collect_settings
 
@@ -79,9 +80,9 @@ class CMLMTrainer(EncoderTrainer):
         parts = as_parts(train_dataset)
         if not parts:
             raise InputError(f"train_dataset: no rows for the stage {args.stage}")
-        if not args.force:
-            check_texts_are_known([row["text"] for part in parts for row in part.take(100)], tokenizer)
-        with args.main_process_first(desc="pairs"):
+        with args.main_process_first(desc="pairs"), reading(name_of_rows(data_settings or {})):
+            if not args.force:
+                check_texts_are_known([row["text"] for part in parts for row in part.take(100)], tokenizer)
             dataset = stage_dataset(tokenizer, args, parts, as_parts(bitext_dataset or ()))
         report = dataset_report(dataset)
         logger.info("rows: %s", ", ".join(f"{count:,} of {kind}" for kind, count in report.items()) or "streamed")

@@ -64,7 +64,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def run_main(main: Callable[[], None]) -> None:
     """Run a script's `main` and turn what the user can fix into one line on stderr.
 
-    Exit status 2 for an `InputError` or a full disk, 1 where another process of a distributed run failed, 130 after Ctrl-C,
+    Exit status 2 for an `InputError`, or a disk that is full or fails, 1 where another process of a distributed run failed, 130 after Ctrl-C,
     and 141 without a line where the reader of stdout, such as `head`, has closed it.
     """
     try:
@@ -83,9 +83,10 @@ def run_main(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(CLOSED_PIPE)
     except OSError as error:
-        if error.errno not in DISK_ERRORS:
+        if error.errno not in (*DISK_ERRORS, errno.EIO):
             raise
-        _exit_with(f"{one_line(error)}; free some space, then run the same command again", 2)
+        fix = "check the disk" if error.errno == errno.EIO else "free some space"
+        _exit_with(f"{one_line(error)}; {fix}, then run the same command again", 2)
     except RuntimeError as error:
         if (line := _peer_failure(error)) is None:
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from filelock import FileLock
 
@@ -27,6 +28,13 @@ def finish_stages(stages: Sequence[StageRun], run_script: Callable[[str, Flags],
         with FileLock(f"{run.folder}.lock"):
             if not is_finished(run):
                 _finish(run, run_script)
+
+
+def remove_stages(folder: Path) -> None:
+    """Delete the models of all stages in `folder`, and then their records: a stage without a record would be refused."""
+    for stage in filter(Path.is_dir, folder.glob("*")):
+        shutil.rmtree(stage, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _finish(run: StageRun, run_script: Callable[[str, Flags], None]) -> None:

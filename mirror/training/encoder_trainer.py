@@ -34,6 +34,11 @@ class SetEpochCallback(TrainerCallback):
             train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
 
 
+def name_of_rows(settings: dict) -> str:
+    """The files or the dataset that is trained on, for messages."""
+    return " ".join(settings.get("train_file") or [settings.get("dataset_name") or "train_dataset"])
+
+
 def describe_best(state: TrainerState, metric: str) -> str:
     """Which step was kept, and how the last evaluated one compares."""
     key = f"eval_{metric.removeprefix('eval_')}"
@@ -94,7 +99,8 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         """What the run is (`mirror.training.run_identity`); empty on all processes but the first."""
         if self.is_world_process_zero() and not self._identity:
             rows = self.training_rows()
-            self._identity = run_identity(self.settings, self._model_digest, rows, self.args.world_size)
+            with reading(name_of_rows(self.settings)):
+                self._identity = run_identity(self.settings, self._model_digest, rows, self.args.world_size)
         return self._identity
 
     def training_rows(self) -> list[Dataset | IterableDataset]:
@@ -107,8 +113,7 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
             save_identity(self.identity(), folder)
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
-        names = self.settings.get("train_file") or [self.dataset_name or "train_dataset"]
-        with reading(" ".join(names)):
+        with reading(name_of_rows(self.settings)):
             return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def monitor(self, name: str, value: Tensor) -> Tensor:

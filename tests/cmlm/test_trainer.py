@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
+from datasets import Dataset, IterableDataset
 from safetensors.torch import load_file
 
 from mirror.cmlm.config import CMLMConfig
@@ -279,6 +279,17 @@ def test_a_checkpoint_on_the_way_is_a_whole_encoder(bert_folder, sentences, tmp_
     read = Encoder.from_pretrained(str(tmp_path / "checkpoint-4"))
     assert (read.pooling, read.max_seq_length) == ("mean", 16)
     np.testing.assert_allclose(read.encode(["a cat"]), trainer.encoder().encode(["a cat"]), atol=1e-5)
+
+
+def test_a_stream_that_breaks_in_its_first_rows_is_one_line(bert_folder, sentences, tmp_path):
+    def rows():
+        yield {"text": ". ".join(sentences[:4])}
+        raise OSError("the file is cut")
+
+    documents = IterableDataset.from_generator(rows)
+    config = CMLMConfig(output_dir=str(tmp_path), max_steps=1, max_seq_length=16, num_projections=4, bf16=False)
+    with pytest.raises(InputError, match="^a.txt: the file is cut$"):
+        CMLMTrainer(bert_folder, config, documents, data_settings={"train_file": ["a.txt"]})
 
 
 def test_the_first_loss_that_is_not_finite_stops_the_run(bert_folder, sentences, tmp_path):

@@ -45,6 +45,17 @@ def test_a_disk_is_not_blamed_on_a_file(number):
         raise OSError(number, "the disk")
 
 
+@pytest.mark.parametrize(
+    ("number", "fix"), [(errno.ENOSPC, "free some space"), (errno.EIO, "check the disk")], ids=["full", "broken"]
+)
+def test_a_disk_that_is_full_or_fails_is_one_line(number, fix, capsys):
+    def main():
+        raise OSError(number, "the disk", "a.txt")
+
+    line = f"error: [Errno {number}] the disk: 'a.txt'; {fix}, then run the same command again\n"
+    assert ends_with(main, capsys) == (2, line)
+
+
 class Broken(Dataset):
     def __len__(self):
         return 4

@@ -270,6 +270,22 @@ def test_stages_of_other_flags_or_data_are_refused(bert_folder, workplace, monke
     assert not (workplace / "other").exists()
 
 
+def test_removing_stages_that_are_not_there_is_no_error(tmp_path):
+    stage_runs.remove_stages(tmp_path / "none")
+
+
+def test_a_stage_whose_removal_was_interrupted_keeps_its_record(tmp_path, monkeypatch):
+    """Otherwise the next run would refuse the folder as one that it did not make."""
+    stages = tmp_path / "stages"
+    for name in ("a-seed1", "b-seed1"):
+        (stages / name).mkdir(parents=True)
+        (stages / f"{name}.json").touch()
+    removed = []
+    monkeypatch.setattr(stage_runs.shutil, "rmtree", lambda folder, ignore_errors: removed.append(folder))
+    stage_runs.remove_stages(stages)
+    assert sorted(removed[:-1]) == [stages / "a-seed1", stages / "b-seed1"] and removed[-1] == stages
+
+
 def test_a_stage_without_a_checkpoint_starts_again(bert_folder, workplace, tmp_path):
     setup = Setup(bert_folder, workplace, (workplace / "corpora",), workplace / "out", (33,))
     jobs, _ = chains.make_chain_jobs(STUDIES["cmlm_table7"], setup, tmp_path / "stages")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import pytest
@@ -9,14 +10,15 @@ import pytest
 import run_mirror
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
-from mirror.training.run_record import RunRecord
+from mirror.training.manifest import is_complete
+from mirror.training.run_record import LOCAL_BASE, RunRecord
 
 
-def train(monkeypatch, bert_folder, texts, output_dir) -> None:
+def train(monkeypatch, bert_folder, texts, output_dir, *more: str) -> None:
     (output_dir.parent / "texts.txt").write_text("\n".join(texts))
     flags = ["--model_name_or_path", bert_folder, "--train_file", str(output_dir.parent / "texts.txt")]
     flags += ["--pooling", "mean", "--per_device_train_batch_size", "40", "--max_steps", "1", "--disable_tqdm", "true"]
-    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *flags, "--output_dir", str(output_dir)])
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *flags, "--output_dir", str(output_dir), *more])
     run_mirror.main()
 
 
@@ -29,6 +31,22 @@ def test_a_reader_that_differs_loses_nothing_of_the_run(bert_folder, sentences, 
     assert RunRecord.load(tmp_path / "out").cosine_after_reload == {}
     assert (tmp_path / "out" / "README.md").exists()
     assert Encoder.from_pretrained(str(tmp_path / "out")).encode(["a cat"]).shape == (1, 32)
+
+
+def test_the_note_of_the_base_model_is_saved_with_the_encoder(bert_folder, sentences, tmp_path, monkeypatch):
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch, pytest.raises(InputError, match=f"^cannot save {out}: .*Input/output error"):
+        patch.setattr("mirror.tools.finish_run.note_local_base", fail)
+        train(monkeypatch, bert_folder, sentences, out)
+    assert not is_complete(out)
+    (out / LOCAL_BASE).write_text("of an earlier run")
+    with monkeypatch.context() as patch:
+        patch.setattr("mirror.tools.finish_run.note_local_base", lambda *_: None)  # as for a model of the Hub
+        train(monkeypatch, bert_folder, sentences, out, "--force")
+    assert is_complete(out) and not (out / LOCAL_BASE).exists()
 
 
 def test_a_corpus_of_special_tokens_is_trained_on_and_verified(bert_folder, sentences, tmp_path, monkeypatch):
