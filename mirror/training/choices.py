@@ -8,4 +8,6 @@ from typing import Literal, get_args
 InfoNCE = Literal["nt_xent", "decoupled", "one_way"]
 LOSSES: tuple[str, ...] = (*get_args(InfoNCE), "multi_similarity")
 OWN_TEXT, ALIGNMENT_UNIFORMITY = "own_text", "alignment_uniformity"
+KEEP, KEEP_STEP = "keep", "keep_step"  # the score of `--keep`, and the last step that kept enough of it
+KEEP_WITHIN = 0.01  # how much of it may be lost
 CRITERIA = {OWN_TEXT: "higher", ALIGNMENT_UNIFORMITY: "lower"}  # of `--select_by`, and what is better

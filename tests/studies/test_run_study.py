@@ -363,3 +363,25 @@ def test_a_cell_is_trained_and_scored_by_the_real_scripts(bert_folder, workplace
     assert trained["seed"] == 33 and trained["learning_rate"] == pytest.approx(5e-5)
     assert trained["drophead_rate"] == 0.2 and trained["dropout_rate"] == 0.0 and trained["max_steps"] == 2
     assert f"| after | {score:.4f} |" in (workplace / "out/table.md").read_text()
+
+
+def test_a_part_of_a_study_has_its_own_model_unless_another_is_named(
+    bert_folder, published_model, fakes, monkeypatch, tmp_path
+):
+    cells = (Cell("after", ("rg65",), ("texts.txt",), language="mine"),)
+    models = {"mine": str(published_model)}
+    monkeypatch.setitem(STUDIES, "small", Study("S", cells, main_scores(("rg65",)), models=models))
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+    named = ["--language_models", f"mine={bert_folder}", "--output_dir", tmp_path / "named"]
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, *named)
+    assert [trained_with(fakes, n)["model_name_or_path"] for n in (0, 1)] == [str(published_model), bert_folder]
+
+
+def test_the_base_of_a_cell_that_is_an_encoder_is_scored_with_its_own_pooling(
+    bert_folder, fakes, monkeypatch, tmp_path
+):
+    base = shutil.copytree(bert_folder, tmp_path / "encoder")
+    (base / "mirror_config.json").write_text(json.dumps({"pooling": "max"}))
+    monkeypatch.setitem(STUDIES, "small", Study("S", (Cell("before", ("rg65",)),), main_scores(("rg65",))))
+    study(monkeypatch, fakes, base)
+    assert "--pooling max " in calls(fakes)[0]
