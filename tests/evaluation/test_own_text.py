@@ -44,7 +44,7 @@ def test_the_tests_fit_the_texts():
 
 
 def test_answers_that_cannot_be_told_apart_are_asked_once(caplog):
-    same_end = [f"a b c{number} one and the same" for number in range(60)]
+    same_end = [f"a{number} b{number} c{number} one and the same" for number in range(60)]
     assert [test.kind for test in make_tests(same_end)] == ["words"]
     assert "only 1 held-out texts can be used for the test 'halves', and a number needs 50" in caplog.text
 
