@@ -23,10 +23,14 @@ def main() -> None:
     from mirror.data.corpus import load_training_corpus
     from mirror.evaluation.run import make_plan
     from mirror.tools.finish_run import finish_run
+    from mirror.training.keep import make_kept_score
     from mirror.training.preflight import preflight
     from mirror.training.trainer import MirrorTrainer
 
-    make_plan(config.eval_tasks or (), config.data_dir)  # a wrong name or file is refused before the texts are read
+    # A wrong name or file is refused before the texts are read.
+    make_plan(config.eval_tasks or (), config.data_dir)
+    if config.keep:
+        make_kept_score(config.keep, config.data_dir)
     checkpoint = preflight(config, script_args.model_name_or_path)
 
     with config.main_process_first(desc="corpus"):

@@ -122,6 +122,14 @@ def own_text_facts(scores: list[dict] | None) -> dict[str, str]:
     }
 
 
+def kept_facts(kept: dict | None) -> dict[str, str]:
+    """The row about the score that the training was not to lose; none without `--keep`."""
+    if not kept:
+        return {}
+    text = f"{kept['before']:.3f} before, {kept['after']:.3f} after (a loss of {kept['allowed_loss']:g} was allowed)"
+    return {f"guarded: {kept['score']}": text}
+
+
 def corpus_facts(report: dict) -> dict[str, str]:
     """Rows about the corpus, from its report; `report` is empty for a stream."""
     if not report:

@@ -18,6 +18,7 @@ from mirror.tools.model_card import write_card
 from mirror.tools.next_steps import after_training
 from mirror.training.disk_space import raise_save_error
 from mirror.training.encoder_trainer import EncoderTrainer
+from mirror.training.keep import describe_outcome
 from mirror.training.manifest import MANIFEST, is_complete, write_manifest
 from mirror.training.run_record import LOCAL_BASE, RunRecord, keep_folders_private, note_local_base, run_facts
 
@@ -66,6 +67,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             cosine_after_reload=cosines,
             own_text=own_text,
             held_out_views=getattr(trainer, "held_out_views", None),
+            kept=getattr(trainer, "kept", None),
         )
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
         scores = scores_of_run(trainer.state, args.load_best_model_at_end, data_dir)
@@ -81,6 +83,8 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         )  # fmt: skip
         if own_text:
             logger.info(describe_scores(own_text))
+        if record.kept:
+            logger.info(describe_outcome(record.kept))
         logger.info(after_training(args.output_dir, trainer.base_model))
     if args.push_to_hub:
         trainer.push_to_hub(commit_message=commit_message)

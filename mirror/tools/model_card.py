@@ -21,7 +21,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.tools.card_facts import cmlm_facts, corpus_facts, mirror_facts, own_text_facts
+from mirror.tools.card_facts import cmlm_facts, corpus_facts, kept_facts, mirror_facts, own_text_facts
 from mirror.tools.card_scores import eval_results, read_scores, score_table, scores_of_results, write_scores
 from mirror.training.run_record import LANGUAGE, RunRecord
 
@@ -91,7 +91,7 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
         padding='padding="max_length"' if pooling == "mean_padded" else "padding=True",
         note=NOTES.get(pooling),
         facts=cmlm_facts(record) if is_cmlm else mirror_facts(record),
-        corpus={} if is_cmlm else corpus_facts(record.corpus) | own_text_facts(record.own_text),
+        corpus={} if is_cmlm else corpus_facts(record.corpus) | own_text_facts(record.own_text) | kept_facts(record.kept),
         readers=record.cosine_after_reload | _onnx_readers(folder),
         int8_scores=_int8_scores(folder),
         scores=score_table(scores),

@@ -10,4 +10,6 @@ LOSSES: tuple[str, ...] = (*get_args(InfoNCE), "multi_similarity")
 PROJECTION_HEADS = ("mlp",)
 BATCHINGS = ("length",)
 OWN_TEXT, ALIGNMENT_UNIFORMITY = "own_text", "alignment_uniformity"
+KEEP, KEEP_STEP = "keep", "keep_step"  # the score of `--keep`, and the last step that kept enough of it
+KEEP_WITHIN = 0.01  # how much of it may be lost
 CRITERIA = {OWN_TEXT: "higher", ALIGNMENT_UNIFORMITY: "lower"}  # of `--select_by`, and what is better

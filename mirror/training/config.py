@@ -10,7 +10,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from mirror.common.errors import InputError
 from mirror.data.two_view_dataset import ViewSettings
 from mirror.training.base_config import BaseConfig
-from mirror.training.choices import CRITERIA
+from mirror.training.choices import CRITERIA, KEEP_STEP
 from mirror.training.levels import LEVELS, default_learning_rate, default_pooling, encoder_settings
 from mirror.training.lora import check_lora
 from mirror.training.options import MirrorOptions
@@ -47,6 +47,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         eval_tasks, data_dir: tasks to score while training.
         validation_samples: texts held out of training, for the test on your own text (`mirror.evaluation.own_text`).
         select_by: the criterion on these texts that chooses the checkpoint.
+        keep, keep_within: a second score that must not be lost (`mirror.training.keep`), and how much of it may be.
 
     Note:
         Where the paper is silent, the defaults follow the released code, and differ from `TrainingArguments`: batch 200,
@@ -112,13 +113,16 @@ class MirrorConfig(MirrorOptions, BaseConfig):
 
     def _set_evaluation_defaults(self) -> None:
         """Evaluate where there is something to score, and let the scores choose the checkpoint."""
-        if self.select_by:
+        loads_best = self.load_best_model_at_end
+        if self.select_by or self.keep:
             if self.eval_strategy == IntervalStrategy.NO:
                 self.eval_strategy, self.eval_steps = IntervalStrategy.STEPS, self.eval_steps or 0.1  # of the run
             self.save_strategy = SaveStrategy(self.eval_strategy.value)
             self.save_steps = self.eval_steps or self.save_steps
             self.save_total_limit = self.save_total_limit or 1  # beside the last one
-            self.load_best_model_at_end, self.metric_for_best_model = True, self.select_by
+            self.load_best_model_at_end = True
+        if self.select_by:
+            self.metric_for_best_model = self.select_by
         criterion = (self.metric_for_best_model or "").removeprefix("eval_")
         if criterion in CRITERIA:
             self.greater_is_better = CRITERIA[criterion] == "higher"
@@ -128,3 +132,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
                 self.eval_strategy = IntervalStrategy.EPOCH
             if self.metric_for_best_model in (None, "loss"):
                 self.metric_for_best_model, self.greater_is_better = self.eval_tasks[0], True
+        if self.keep:
+            self.eval_on_start = True
+            if not (self.select_by or loads_best):
+                self.metric_for_best_model, self.greater_is_better = KEEP_STEP, True

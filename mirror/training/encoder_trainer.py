@@ -15,6 +15,7 @@ from transformers.trainer_utils import TrainOutput
 from mirror.common.errors import InputError
 from mirror.data.endless_stream import EndlessStream
 from mirror.data.files import reading
+from mirror.training.choices import KEEP_STEP
 from mirror.training.hub import HubPushMixin
 from mirror.training.resumable import ResumableTrainer
 from mirror.training.run_identity import check_identity, digest_of_model, run_identity, save_identity
@@ -91,7 +92,8 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         if not resume_from_checkpoint and self.args.should_save:
             (Path(self.args.output_dir) / FILE).unlink(missing_ok=True)  # of the run that is overwritten
         output = super().train(resume_from_checkpoint, **kwargs)
-        if self.args.load_best_model_at_end and self.state.best_global_step:
+        is_chosen = self.args.metric_for_best_model != KEEP_STEP  # that line would say only which step was the last
+        if self.args.load_best_model_at_end and self.state.best_global_step and is_chosen:
             logger.info(describe_best(self.state, self.args.metric_for_best_model))
         return output
 

@@ -14,19 +14,33 @@ from mirror.data.augmentation import DEFAULT_RATES
 from mirror.data.two_view_dataset import TwoViewDataset, ViewSettings
 from mirror.evaluation.own_text import OwnTextTest, make_tests
 from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer
+from mirror.training.choices import OWN_TEXT
 from mirror.training.manifest import is_complete
 
 
 logger = logging.getLogger(__name__)
 
 
-def make_own_text_tests(held_out: Dataset | None) -> list[OwnTextTest]:
-    """The tests that fit the held-out rows; none, and a line in the log, where there can be none."""
+def make_own_text_tests(held_out: Dataset | None, asked: int | None, required: bool = False) -> list[OwnTextTest]:
+    """The tests that fit the held-out rows; none, and a line in the log, where there can be none.
+
+    Args:
+        asked: `--validation_samples`.
+        required: `--select_by own_text` needs one.
+
+    Raises:
+        InputError: one is required, and there can be none.
+    """
     try:
         if held_out is None:
-            raise InputError("no texts are held out to test on (--validation_samples)")
+            reason = (
+                "--validation_samples 0" if asked == 0 else "the corpus is small; --validation_samples 50 holds out 50"
+            )
+            raise InputError(f"no texts are held out to test on ({reason})")
         return make_tests(*(held_out[column][:] for column in held_out.column_names))
     except InputError as error:
+        if required:
+            raise InputError(f"--select_by {OWN_TEXT}: {error}") from error
         logger.info("on your text: %s", error)
         return []
 

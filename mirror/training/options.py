@@ -11,7 +11,7 @@ from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
 from mirror.modeling.choices import POOLING_MODES, Packing
 from mirror.training.base_options import BaseOptions, check_max_seq_length
 from mirror.training.beyond_options import BeyondOptions
-from mirror.training.choices import CRITERIA, LOSSES
+from mirror.training.choices import CRITERIA, KEEP_WITHIN, LOSSES
 from mirror.training.levels import (
     EMBEDDED_LEARNING_RATE,
     ENCODER_SETTINGS,
@@ -60,7 +60,7 @@ class EvaluationOptions:
         metadata={"help": "Tasks of run_eval.py to score before training and at every evaluation, e.g. stsb_dev."},
     )
     data_dir: str | None = field(
-        default=None, metadata={"help": "Data folder of --eval_tasks (default: MIRROR_DATA_DIR)."}
+        default=None, metadata={"help": "Data folder of --eval_tasks and --keep (default: MIRROR_DATA_DIR)."}
     )
     validation_samples: int | None = field(
         default=None,
@@ -75,6 +75,21 @@ class EvaluationOptions:
         metadata={
             "help": "Keep the checkpoint that is best on the --validation_samples, out of ten unless --eval_steps says "
             f"otherwise, by one of: {', '.join(CRITERIA)}."
+        },
+    )
+    keep: str | None = field(
+        default=None,
+        metadata={
+            "help": "A second score that the training must not lose, measured before it and at every evaluation (ten, unless "
+            "--eval_strategy or --eval_steps says otherwise): a task of run_eval.py; a .tsv with two columns of texts and a "
+            "column score; or a file of texts, whose cosines with each other are compared with those of the base model."
+        },
+    )
+    keep_within: float | None = field(
+        default=None,
+        metadata={
+            "help": "How much of --keep may be lost. A run that loses more stops there, and the best step within the bound is "
+            f"saved: by --select_by, or without it the last. Default: {KEEP_WITHIN}."
         },
     )
 
@@ -284,6 +299,10 @@ class MirrorOptions(
             raise InputError(f"--mini_batch_size must be at least 1, got {self.mini_batch_size}")
         if self.select_by is not None:
             one_of("--select_by", self.select_by, CRITERIA)
+        if self.keep and self.keep_within is None:
+            self.keep_within = KEEP_WITHIN
+        if self.keep_within is not None and self.keep_within < 0:
+            raise InputError(f"--keep_within must be 0 or more, got {self.keep_within}")
         if self.validation_samples is not None and (self.validation_samples < 0 or self.validation_samples == 1):
             raise InputError(f"--validation_samples must be 0 or at least 2, got {self.validation_samples}")
         if self.select_by and self.validation_samples == 0:

@@ -41,11 +41,12 @@ from mirror.modeling.pooling import pool
 from mirror.training.auxiliary import parameter_groups, resume
 from mirror.training.base_encoder import describe_base, keep_modules, prompts_to_save
 from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers, own_text_scorer
-from mirror.training.choices import OWN_TEXT
+from mirror.training.choices import KEEP_STEP, OWN_TEXT
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.gradient_cache import backward_through_cache
 from mirror.training.held_out_scores import comparable_views_scorer, has_nothing_left, make_own_text_tests
+from mirror.training.keep import CosinesOfBase, StopWhereLost, is_within, make_kept_score, outcome
 from mirror.training.lora import add_lora, merged
 from mirror.training.objective import KINDS, Objective, check_dimensions
 from mirror.training.preflight import check_batch_fits
@@ -96,6 +97,7 @@ class MirrorTrainer(EncoderTrainer):
         set_seed(args.seed)
         name = model if isinstance(model, str) else model.name_or_path
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
+        self._score_kept = make_kept_score(args.keep, args.data_dir) if args.keep else None
 
         # ---- Model: backbone, noise, packing -----------------------------------------------------------------------
         base = checkpoint_settings(name) if name else {}
@@ -141,6 +143,10 @@ class MirrorTrainer(EncoderTrainer):
                 )
             if held_out is not None and args.eval_strategy != IntervalStrategy.NO:
                 score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
+            # Here, because the first process of a machine writes the cache of the views.
+            self._score_held_out = (
+                comparable_views_scorer(held_out, tokenizer, views) if held_out is not None else None
+            )
             step_rows = args.train_batch_size * args.world_size
             dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
         near_duplicates = near_duplicates_of(corpus)
@@ -152,12 +158,9 @@ class MirrorTrainer(EncoderTrainer):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
 
-        self.own_text = make_own_text_tests(held_out)
-        self._score_held_out = comparable_views_scorer(held_out, tokenizer, views) if held_out is not None else None
-        if args.select_by == OWN_TEXT and not self.own_text:
-            raise InputError("--select_by own_text: too few held-out texts; use a higher --validation_samples")
+        self.own_text = make_own_text_tests(held_out, args.validation_samples, args.select_by == OWN_TEXT)
         score_own_text = own_text_scorer(self.own_text) if self.own_text and score_views else None
-        self.score = combine_scorers(score_views, score_own_text, score_tasks, score)
+        self.score = combine_scorers(score_views, score_own_text, score_tasks, score, self._score_kept)
         super().__init__(
             model=model,
             args=args,
@@ -174,6 +177,9 @@ class MirrorTrainer(EncoderTrainer):
         self.corpus = corpus
         self.own_text_scores: list[dict] | None = None
         self.held_out_views: dict[str, float] | None = None
+        self.kept: dict | None = None
+        if args.keep:
+            self.add_callback(StopWhereLost(args.keep_within))
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             self.own_text, self._score_held_out = [], None  # the weights are spread over the processes
         if self.is_fsdp_enabled and args.lora_rank:
@@ -190,13 +196,20 @@ class MirrorTrainer(EncoderTrainer):
         logger.info("batch: %s", self.summary)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
-        """As in transformers; then `own_text_scores` says how much better the encoder finds texts of the corpus, and
-        `held_out_views` how close two noisy views of them are."""
+        """As in transformers; then measures what the training changed.
+
+        `own_text_scores` says how much better the encoder finds texts of the corpus, `held_out_views` how close two noisy views
+        of them are, and `kept` what became of the score of `--keep`.
+        """
         resume_from_checkpoint = self.find_checkpoint(resume_from_checkpoint)
         if not self.args.force and has_nothing_left(resume_from_checkpoint, self.args.output_dir):
             return super().train(resume_from_checkpoint, **kwargs)
         before = self._own_text_ranks()
+        if isinstance(self._score_kept, CosinesOfBase):
+            self._score_kept.remember(self.encoder(training=False).encode)
         output = super().train(resume_from_checkpoint, **kwargs)
+        if self.args.keep:
+            self.kept = outcome(self.state, self.args.keep, self.args.keep_within, self.args.learning_rate)
         after = self._own_text_ranks()
         scores = [test.compare(*ranks) for test, *ranks in zip(self.own_text, before, after, strict=True)]
         self.own_text_scores = scores or None
@@ -258,10 +271,18 @@ class MirrorTrainer(EncoderTrainer):
         if self.score is None:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         scores = self.score(self.encoder())
+        if self.args.keep:
+            scores |= {KEEP_STEP: self.state.global_step}
         metrics = {f"{metric_key_prefix}_{task}": score for task, score in scores.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
+
+    def _determine_best_metric(self, metrics: dict[str, float], trial) -> bool:
+        """Only a step that kept enough of `--keep` can be the best."""
+        if self.args.keep and not is_within(self.state, self.args.keep_within):
+            return False
+        return super()._determine_best_metric(metrics, trial)
 
     def encoder(self, training: bool = True) -> Encoder:
         """The model as it is now, ready to encode; leaves it in eval mode, which the next step undoes.

@@ -43,10 +43,10 @@ def test_the_tests_fit_the_texts():
     assert (pairs.kind, pairs.queries[0], pairs.answers[0]) == ("pairs", LONG[0], names[0])
 
 
-def test_answers_that_cannot_be_told_apart_are_asked_once():
-    same_end = [f"a b c{number} one and the same" for number in range(60)]
-    with pytest.raises(InputError, match="only 1 held-out texts can be used, and a number needs 50"):
-        make_tests(same_end)
+def test_answers_that_cannot_be_told_apart_are_asked_once(caplog):
+    same_end = [f"a{number} b{number} c{number} one and the same" for number in range(60)]
+    assert [test.kind for test in make_tests(same_end)] == ["words"]
+    assert "only 1 held-out texts can be used for the test 'halves', and a number needs 50" in caplog.text
 
 
 def test_queries_that_are_their_answers_are_left_out():
@@ -100,3 +100,22 @@ def test_equal_ranks_have_no_margin():
     ranks = np.ones(60)
     scores = OwnTextTest("halves", ("q",) * 60, ("a",) * 60).compare(ranks, ranks)
     assert (scores["change"], scores["margin"]) == (0, 0)
+
+
+def test_texts_whose_halves_are_equal_are_found_by_their_words_only(caplog):
+    equal = [f"{name} {name}" for name in (f"one{n} two{n} three{n} four{n}" for n in range(60))]
+    same_start = [f"always the same {n}a {n}b {n}c" for n in range(60)]
+    for texts, count in ((equal, 0), (same_start, 1)):
+        assert [test.kind for test in make_tests(texts)] == ["words"]
+        assert f"only {count} held-out texts can be used for the test 'halves'" in caplog.text
+
+
+def test_few_long_texts_among_short_ones_are_found_by_a_misspelling():
+    texts = [f"a longer text of seven words {n}" for n in range(20)] + [f"short{n}" for n in range(40)]
+    (test,) = make_tests(texts)
+    assert (test.kind, len(test.queries)) == ("spellings", 60)
+
+
+def test_texts_that_cannot_be_misspelled_have_no_test():
+    with pytest.raises(InputError, match="only 0 held-out texts can be used for the test 'spellings'"):
+        make_tests([f"a{n:02d}" for n in range(90)])

@@ -473,3 +473,25 @@ def test_a_cell_is_bit_for_bit_that_of_two_commands(bert_folder, workplace, tmp_
     first, second = (json.loads((place / "scores/results.json").read_text()) for place in (here, again))
     first["tasks"]["rg65"].pop("seconds"), second["tasks"]["rg65"].pop("seconds")
     assert first == second and record["tasks"]["rg65"]["main_score"] == second["tasks"]["rg65"]["main_score"]
+
+
+def test_a_part_of_a_study_has_its_own_model_unless_another_is_named(
+    bert_folder, published_model, fakes, monkeypatch, tmp_path
+):
+    cells = (Cell("after", ("rg65",), ("texts.txt",), language="mine"),)
+    models = {"mine": str(published_model)}
+    monkeypatch.setitem(STUDIES, "small", Study("S", cells, main_scores(("rg65",)), models=models))
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+    named = ["--language_models", f"mine={bert_folder}", "--output_dir", tmp_path / "named"]
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, *named)
+    assert [trained_with(fakes, n)["model_name_or_path"] for n in (0, 1)] == [str(published_model), bert_folder]
+
+
+def test_the_base_of_a_cell_that_is_an_encoder_is_scored_with_its_own_pooling(
+    bert_folder, fakes, monkeypatch, tmp_path
+):
+    base = shutil.copytree(bert_folder, tmp_path / "encoder")
+    (base / "mirror_config.json").write_text(json.dumps({"pooling": "max"}))
+    monkeypatch.setitem(STUDIES, "small", Study("S", (Cell("before", ("rg65",)),), main_scores(("rg65",))))
+    study(monkeypatch, fakes, base)
+    assert "--pooling max " in calls(fakes)[0]

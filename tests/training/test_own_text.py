@@ -91,3 +91,47 @@ def test_it_chooses_the_checkpoint(bert_folder, many_sentences, tmp_path):
 def test_a_corpus_too_small_to_choose_on_is_refused(bert_folder, sentences, tmp_path):
     with pytest.raises(InputError, match="--select_by own_text: .* name a number of --validation_samples"):
         make_trainer(bert_folder, sentences, tmp_path, select_by="own_text")
+
+
+def test_texts_that_cannot_be_tested_on_are_no_criterion_and_the_line_says_why(bert_folder, tmp_path):
+    texts = [f"{number:03d}" for number in range(600)]  # no word of four letters to misspell
+    flags = {"select_by": "own_text", "force": True}
+    with pytest.raises(
+        InputError, match="--select_by own_text: only 0 held-out texts can be used for the test 'spell"
+    ):
+        make_trainer(bert_folder, texts, tmp_path, **flags)
+
+
+def test_a_small_corpus_is_trained_on_and_the_log_says_how_to_test(bert_folder, sentences, tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        make_trainer(bert_folder, sentences, tmp_path, max_steps=1).train()
+    assert (
+        "on your text: no texts are held out to test on (the corpus is small; --validation_samples 50 holds"
+        in caplog.text
+    )
+
+
+def test_a_finished_run_that_is_resumed_encodes_nothing(bert_folder, many_sentences, tmp_path, monkeypatch, caplog):
+    (tmp_path / "texts.txt").write_text("\n".join(many_sentences))
+    flags = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_steps", 2]
+    flags += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--save_strategy", "steps"]
+    flags += ["--save_steps", 2, "--resume_from_checkpoint", "auto"]
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags)])
+    main()
+    monkeypatch.setattr("mirror.evaluation.own_text.OwnTextTest.ranks", None)  # not to be called
+    with caplog.at_level("INFO"):
+        main()
+    assert "holds a complete run of 2 steps: nothing to do" in caplog.text
+
+
+def test_the_views_of_held_out_texts_are_measured_with_the_same_noise_in_every_run(
+    bert_folder, many_sentences, tmp_path
+):
+    flags = {"max_steps": 1, "learning_rate": 1e-12}
+    scores = []
+    for name, noise in (("a", "none"), ("b", "crop")):
+        trainer = make_trainer(bert_folder, many_sentences, tmp_path / name, augmentation=noise, **flags)
+        trainer.train()
+        scores.append(trainer.held_out_views)
+    assert scores[0] == pytest.approx(scores[1], abs=1e-4)
+    assert scores[0].keys() == {"alignment", "uniformity", "alignment_uniformity"}
