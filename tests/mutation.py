@@ -4,18 +4,15 @@
     python -m tests.mutation mirror/training/losses.py
     python -m tests.mutation --sample 50                             # at most 50 mutants of each module
 
-Needs `pip install mutmut`, whose operators make the mutants. For each of them a process that is forked after the tests are
-collected changes the functions of the module and runs the tests, those that run the changed line first, until one fails. Killed mutants are
-listed in `out/mutants.jsonl` and not tried again while their module stays the same, so that after a new test only the survivors run.
-
-Not counted: texts of messages and what is inside `raise` and calls of the logger, annotations, type aliases, decorators, and the
-`strict` of `zip`. Of a string one change is made, not three; a positional argument becomes None, one with a name is left out.
+Needs requirements-mutants.txt and Python 3.11; tests/mutants.py says what a mutant is. For each of them a process that is forked after
+the tests are collected changes the functions of the module and runs the tests, those that run the changed line first, until one fails.
+Killed mutants are listed in `out/mutants.jsonl` and not tried again while their module stays the same, so that after a new test only the
+survivors run.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
 import importlib
 import json
 import os
@@ -28,44 +25,36 @@ import tempfile
 import time
 import traceback
 from argparse import ArgumentParser
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import TYPE_CHECKING
+
+import psutil
 
 
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 os.environ |= {"PYTHONDONTWRITEBYTECODE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
-import libcst as cst
-import libcst.matchers as m
-from libcst.metadata import MetadataWrapper, PositionProvider
-from mutmut.mutation.mutators import mutation_operators, operator_arg_removal, operator_string
+if TYPE_CHECKING:
+    from tests.mutants import Mutant
 
 
 RESULTS = Path("out/mutants.jsonl").absolute()
 LEAST_SECONDS = 30  # until a mutant counts as one that never ends; otherwise ten times what the tests take
-OTHERS_SECONDS = 2  # tests that do not run the changed line are tried only if they take less
+BUDGET = 5  # seconds of the processor for the tests of a mutant
 LIBRARIES = (
+    *("torch._dynamo", "transformers.models.auto.modeling_auto", "accelerate", "datasets", "evaluate", "hypothesis"),
     *(
-        "torch._dynamo",
-        "transformers.models.auto.modeling_auto",
-        "accelerate",
-        "datasets",
-        "evaluate",
-        "hypothesis",
         "pytest",
+        "sentence_transformers",
+        "sklearn.neighbors",
+        "pytorch_metric_learning.losses",
+        "datasketch",
+        "coverage",
     ),
-    *("sentence_transformers", "sklearn.neighbors", "pytorch_metric_learning.losses", "datasketch", "coverage"),
-)
-NEVER_COUNTED = m.OneOf(
-    *(m.Annotation(), m.Import(), m.ImportFrom(), m.Decorator(), m.Raise()),
-    m.Call(func=m.Attribute(value=m.Name("logger"))),
-    m.Assign(targets=[m.AssignTarget(target=m.Name("logger"))]),
-    m.Arg(keyword=m.Name("strict")),
 )
 # The tests of each module; two processes that cost ten seconds are left to the suite.
 TESTS = {
@@ -96,116 +85,6 @@ TESTS = {
 }
 
 
-@dataclass
-class Mutant:
-    module: str
-    line: int
-    old: str
-    new: str
-    code: str  # of the whole module
-    in_function: bool
-    result: str = ""
-    seconds: float = 0.0
-
-    @property
-    def key(self) -> str:
-        return hashlib.sha256((self.module + self.code).encode()).hexdigest()[:16]
-
-    def append_to(self, path: Path) -> None:
-        entry = {"key": self.key} | {key: value for key, value in asdict(self).items() if key != "code"}
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
-
-
-# ---- Mutants ---------------------------------------------------------------------------------------------------------
-
-
-class Mutations(cst.CSTVisitor):
-    """Pairs of a node and its change."""
-
-    METADATA_DEPENDENCIES = (PositionProvider,)
-
-    def __init__(self):
-        super().__init__()
-        self.found: list[tuple[int, bool, cst.CSTNode, cst.CSTNode]] = []
-        self.depth = 0
-
-    def visit_FunctionDef_body(self, node: cst.FunctionDef) -> None:
-        self.depth += 1
-
-    def leave_FunctionDef_body(self, node: cst.FunctionDef) -> None:
-        self.depth -= 1
-
-    def on_visit(self, node: cst.CSTNode) -> bool:
-        if m.matches(node, NEVER_COUNTED) or is_message(node) or is_alias(node):
-            return False
-        for kind, operator in mutation_operators:
-            if isinstance(node, kind):
-                changes = operator(node)
-                if operator is operator_string:
-                    changes = list(changes)[:1]
-                if operator is operator_arg_removal:
-                    changes = [change for change in changes if is_counted(node, change)]
-                line = self.get_metadata(PositionProvider, node).start.line if changes else 0
-                self.found += [(line, self.depth > 0, node, change) for change in changes]
-        return True
-
-
-def is_message(node: cst.CSTNode) -> bool:
-    """A text with blanks, or a flag."""
-    if isinstance(node, cst.SimpleString):
-        return " " in node.value or node.value[1:].startswith("--")
-    return isinstance(node, cst.FormattedString) and any(
-        isinstance(part, cst.FormattedStringText) and " " in part.value for part in node.parts
-    )
-
-
-def is_alias(node: cst.CSTNode) -> bool:
-    """`View = list[str]`."""
-    return (
-        isinstance(node, cst.Assign)
-        and m.matches(node.value, m.Subscript(value=m.Name(), slice=[m.AtLeastN(n=1)]))
-        and (m.matches(node.value.value, m.Name("list") | m.Name("dict") | m.Name("tuple") | m.Name("Callable")))
-    )
-
-
-def is_counted(call: cst.Call, change: cst.Call) -> bool:
-    """Of the two changes of an argument the one that says more: a default for a name, None for a position."""
-    if m.matches(call.func, m.Name("len") | m.Name("isinstance")):
-        return False
-    removed = len(change.args) < len(call.args)
-    changed = next((old for old, new in zip(call.args, change.args, strict=False) if old is not new), call.args[-1])
-    if is_message(changed.value) or m.matches(changed, NEVER_COUNTED):
-        return False
-    return removed == (changed.keyword is not None and len(call.args) > 1)
-
-
-def mutants_of(module: str) -> list[Mutant]:
-    source = Path(module).read_text(encoding="utf-8")
-    wrapper, visitor, found, known = MetadataWrapper(cst.parse_module(source)), Mutations(), [], {source}
-    wrapper.visit(visitor)
-    for line, in_function, node, change in visitor.found:
-        code = wrapper.module.deep_replace(node, change).code
-        try:
-            compile(code, module, "exec")
-        except SyntaxError:
-            continue
-        if code not in known:
-            known.add(code)
-            found.append(Mutant(module, line, *differing_lines(source, code), code, in_function))
-    return found
-
-
-def differing_lines(source: str, code: str) -> tuple[str, str]:
-    """What stood there and what stands there now, without the lines around it."""
-    old, new = source.splitlines(), code.splitlines()
-    while old and new and old[0] == new[0]:
-        del old[0], new[0]
-    while old and new and old[-1] == new[-1]:
-        del old[-1], new[-1]
-    return tuple(" ".join(line.strip() for line in lines) for lines in (old, new))
-
-
 # ---- Tests -----------------------------------------------------------------------------------------------------------
 
 
@@ -217,10 +96,9 @@ class Suite:
         self.file = work / module
         self.arguments = [f"tests/{name}.py" for name in TESTS[module].split()]
         self.arguments += ["-q", "-p", "no:cacheprovider", "--tb=no", f"--basetemp={work.parent / 'temporary'}"]
-        self.seconds, self.failed = Counter(), ""
+        self.seconds, self.failed, self.functions = {}, "", []
 
     def pytest_runtest_logreport(self, report):
-        self.seconds[report.nodeid] += report.duration
         self.failed = report.nodeid if report.failed else self.failed
 
     def pytest_runtestloop(self, session) -> bool:
@@ -229,6 +107,8 @@ class Suite:
         status, (failed, self.seconds, lines) = self.fork(self.measure, 3600)
         if status or failed:
             raise RuntimeError(f"{failed or self.module} fails undisturbed")
+        self.functions = functions_of(str(self.file))
+        gc.freeze()  # or a collection in a forked process would copy its memory
         limit = max(LEAST_SECONDS, 10 * (time.monotonic() - start))
         for mutant in self.mutants:
             start = time.monotonic()
@@ -246,25 +126,24 @@ class Suite:
         measured.start()
         for item in self.items:
             measured.switch_context(item.nodeid)
+            start = processor_seconds()
             self.run([item])
+            self.seconds[item.nodeid] = processor_seconds() - start
         measured.stop()
         return self.failed, self.seconds, measured.get_data().contexts_by_lineno(str(self.file))
 
     def try_out(self, mutant: Mutant, first: set[str]) -> str:
-        """The test that fails: first those that run the line, then others that are quick, each beginning with the quickest."""
+        """The test that fails: first those that run the line, then others, each beginning with the quickest."""
         self.file.write_text(mutant.code, encoding="utf-8")  # for tests that start a process
-        changed = mutant.in_function and change_functions(str(self.file), mutant.code)
-        self.items = [
-            item for item in self.items if item.nodeid in first or self.seconds[item.nodeid] < OTHERS_SECONDS
-        ]
         self.items.sort(key=lambda item: (item.nodeid not in first, self.seconds[item.nodeid]))
-        if changed:
+        spent = accumulate((self.seconds[item.nodeid] for item in self.items), initial=0.0)
+        self.items = [item for item, before in zip(self.items, spent, strict=False) if before < BUDGET]
+        if mutant.in_function and change_functions(self.functions, str(self.file), mutant.code):
             self.run(self.items)
             return self.failed
         import pytest
 
-        for name in [name for name in sys.modules if name.partition(".")[0] in ("mirror", "tests")]:
-            del sys.modules[name]
+        forget("mirror", "tests")
         order = InOrder([item.nodeid for item in self.items])
         status = pytest.main([*self.arguments, "-x"], plugins=[order])
         return order.failed or ("import" if status else "")
@@ -275,7 +154,7 @@ class Suite:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
 
     def fork(self, run: Callable[[], object], limit: float) -> tuple[int | None, object]:
-        """Exit status, None after `limit` seconds, and the answer of `run` in a new process group."""
+        """Exit status, None after `limit` seconds, and the answer of `run` in a new process."""
         answer = self.work.parent / "answer.json"
         answer.write_text('""')
         child = os.fork()
@@ -286,9 +165,9 @@ class Suite:
             time.sleep(0.02)
             done, code = os.waitpid(child, os.WNOHANG)
             status = os.waitstatus_to_exitcode(code) if done else None
-        with suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)
         if status is None:
+            for process in (*psutil.Process(child).children(recursive=True), psutil.Process(child)):
+                process.kill()
             os.waitpid(child, 0)
         return status, json.loads(answer.read_text())
 
@@ -309,7 +188,6 @@ class InOrder:
 
 
 def answer_and_exit(run: Callable[[], object], answer: Path) -> None:
-    os.setpgid(0, 0)
     status = 1
     try:
         answer.write_text(json.dumps(run()))
@@ -319,16 +197,32 @@ def answer_and_exit(run: Callable[[], object], answer: Path) -> None:
     os._exit(status)
 
 
-def change_functions(file: str, code: str) -> bool:
-    """Give every function of a module that is imported the code that it has in `code`; whether that is possible."""
+def processor_seconds() -> float:
+    """Of this process and those that it waited for."""
+    return sum(os.times()[:4])
+
+
+def functions_of(file: str) -> list[FunctionType]:
+    """Every function that was made by importing the module, methods and what is behind decorators included."""
+    made = (each for each in gc.get_objects() if isinstance(each, FunctionType))
+    return [function for function in made if function.__code__.co_filename == file]
+
+
+def change_functions(functions: list[FunctionType], file: str, code: str) -> bool:
+    """Give each function the code that it has in `code`; whether that is possible."""
     new = {each.co_qualname: each for each in codes_of(compile(code, file, "exec"))}
-    for function in gc.get_objects():
-        if isinstance(function, FunctionType) and function.__code__.co_filename == file:
-            try:
-                function.__code__ = new[function.__code__.co_qualname]
-            except (KeyError, ValueError):  # it has another closure
-                return False
+    for function in functions:
+        try:
+            function.__code__ = new[function.__code__.co_qualname]
+        except (KeyError, ValueError):  # it has another closure
+            return False
     return True
+
+
+def forget(*packages: str) -> None:
+    """Let Python import them again."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in packages]:
+        del sys.modules[name]
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:
@@ -346,10 +240,11 @@ def try_all(module: str, work: Path, mutants: list[Mutant]) -> None:
         log = os.open(work.parent / "log.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         os.dup2(log, 1)
         os.dup2(log, 2)
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
         RESULTS.parent.mkdir(exist_ok=True)
         os.chdir(work)
         sys.path[0] = str(work)
-        sys.modules.pop("tests")  # the package that this file is in
+        forget("tests")  # the copy has its own
         import pytest
 
         suite = Suite(module, work, mutants)
@@ -380,6 +275,8 @@ def results() -> dict[str, str]:
 
 def measure(module: str, sample: int | None, work: Path) -> list[Mutant]:
     """The mutants with their results."""
+    from tests.mutants import mutants_of  # needs libcst
+
     mutants = mutants_of(module)
     if sample and sample < len(mutants):
         mutants = sorted(random.Random(0).sample(mutants, sample), key=lambda mutant: mutant.line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from mirror.data.augmentation import span_mask, view_rng
@@ -30,6 +31,16 @@ def test_every_position_is_equally_likely():
 )
 def test_texts_that_stay_whole(text, length, min_chars):
     assert span_mask(text, length, min_chars, view_rng(0, 0, 0)) == [text]
+
+
+def test_the_shortest_texts_and_spans_that_are_masked():
+    assert span_mask("ab", 1, 0, view_rng(0, 0, 0)) in (["", "b"], ["a", ""])
+    assert len(span_mask("exactly twenty chars", 5, 20, view_rng(0, 0, 0))) == 2
+
+
+def test_the_second_view_has_the_generator_of_seed_epoch_and_row():
+    second, first = (view_rng(3, 1, 7, *more).random(4).tolist() for more in ((), (True,)))
+    assert second == np.random.default_rng([3, 1, 7]).random(4).tolist() != first
 
 
 def test_blanks_beside_the_mask_go():

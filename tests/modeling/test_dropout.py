@@ -149,6 +149,26 @@ def test_attention_with_dropout_never_looks_at_padding(sliding_window):
     assert 0.1 < output[:, :3].abs().max() < 100
 
 
+@pytest.mark.parametrize("paired", [False, True])
+@pytest.mark.parametrize("scaling", [None, 0.7])
+@pytest.mark.parametrize("sliding_window", [None, 2])
+def test_attention_with_dropout_is_attention_whose_weights_are_dropped(paired, scaling, sliding_window):
+    """With the same masks, drawn from the same seed; and without any if the rate is next to nothing."""
+    query, key, value = torch.randn(3, 2, 4, 5, 8, generator=torch.Generator().manual_seed(0))  # (B, H, T, d) each
+    mask = (torch.arange(5) < 4).expand(2, 1, 5, 5)
+    seen = mask & ((torch.arange(5)[:, None] - torch.arange(5)).abs() < (sliding_window or 9))
+    weights = (query @ key.transpose(2, 3) * (scaling or 8**-0.5)).masked_fill(~seen, -1e9).softmax(dim=-1)
+    for rate in (0.4, 1e-9):
+        torch.manual_seed(1)
+        output, _ = mirror_attention(
+            *(nn.Module(), query, key, value, mask, rate, scaling, sliding_window), drophead_rate=0.0, paired=paired
+        )
+        torch.manual_seed(1)
+        torch.testing.assert_close(output, (apply_dropout(weights, rate, paired) @ value).transpose(1, 2))
+    plain = F.scaled_dot_product_attention(query, key, value, seen, scale=scaling)
+    torch.testing.assert_close(output, plain.transpose(1, 2))
+
+
 def test_the_rate_can_be_set_again_after_the_swap():
     model = tiny("modernbert")
     configure_noise_and_packing(model, "cls", dropout_rate=0.1)
@@ -294,6 +314,16 @@ def test_drophead_leaves_no_trace_in_the_checkpoint(tmp_path):
     assert "mirror" not in text
     assert "attn_implementation" not in text
     assert AutoModel.from_pretrained(tmp_path).config._attn_implementation == "sdpa"
+
+
+def test_the_attention_alone_adds_no_noise():
+    plain, model = tiny("bert"), tiny("bert")
+    set_dropout(plain, 0.0)
+    set_dropout(model, 0.0)
+    use_mirror_attention(model)
+    batch = batch_of(model)
+    torch.testing.assert_close(hidden(model, batch), hidden(plain, batch))
+    assert model.config._attn_implementation == "mirror_drophead_0.0"
 
 
 def test_two_models_of_one_process_keep_their_own_rates():

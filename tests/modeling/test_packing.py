@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from functools import partial
 from itertools import pairwise
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +16,15 @@ from transformers import modeling_flash_attention_utils as flash
 
 import mirror.modeling.attention
 from mirror.common.errors import InputError
-from mirror.modeling.attention import PackedLayout, _attend, attend_flash, attend_padded, mirror_attention
-from mirror.modeling.cpu_attention import attend_by_length
+from mirror.modeling.attention import (
+    PackedLayout,
+    _attend,
+    attend_flash,
+    attend_padded,
+    has_flash_attention,
+    mirror_attention,
+)
+from mirror.modeling.cpu_attention import _noise, attend_by_length
 from mirror.modeling.packing import (
     configure_noise_and_packing,
     first_position,
@@ -194,6 +202,21 @@ def test_all_ways_of_packed_attention_agree(drophead, monkeypatch):
     torch.testing.assert_close(by_length, attend_flash(*inputs, scale, layout, 0.0, None, 3))
 
 
+@pytest.mark.parametrize("scaling", [None, 0.7])
+def test_packed_attention_is_scaled_as_the_model_says(each_way, scaling):
+    batch = pack(ROWS, 0, 0)
+    inputs = torch.randn(3, 1, 4, batch["input_ids"].shape[1], 8, generator=torch.Generator().manual_seed(0)).unbind()
+    output, _ = mirror_attention(
+        *(nn.Module().eval(), *inputs, None, 0.0, scaling), packed=layout_of(batch), drophead_rate=0.0, paired=False
+    )
+    start = 0
+    for length in batch["lengths"].tolist():
+        text = (x[:, :, start : start + length] for x in inputs)
+        expected = nn.functional.scaled_dot_product_attention(*text, scale=scaling).transpose(1, 2)
+        torch.testing.assert_close(output[:, start : start + length], expected)
+        start += length
+
+
 @pytest.mark.parametrize("sliding_window", [None, 3])
 @pytest.mark.parametrize("drophead", [False, True])
 def test_the_gradient_of_attention_by_length(drophead, sliding_window):
@@ -213,6 +236,30 @@ def test_the_gradient_of_attention_by_length(drophead, sliding_window):
     assert not any(x[20:].any() for x in (output, *gradients))
     assert not torch.equal(output, attend(query, key, value, dropout=0.0))
     assert torch.autograd.gradcheck(attend, (query, key, value))
+
+
+def test_noise_is_drawn_in_float32_or_higher():
+    for given, drawn in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        (mask,) = _noise(torch.zeros(6, 2, 3, dtype=given), None, [(2, 3)], 0.3)
+        assert (mask.shape, mask.dtype) == ((4, 3, 3), drawn)
+
+
+@pytest.mark.parametrize(
+    ("device", "dtype", "capability", "installed", "fits"),
+    [
+        ("cuda", torch.bfloat16, (8, 0), True, True),
+        ("cuda", torch.float16, (9, 0), True, True),
+        ("cuda", torch.float32, (9, 0), True, False),
+        ("cuda", torch.bfloat16, (7, 5), True, False),
+        ("cuda", torch.bfloat16, (9, 0), False, False),
+        ("cpu", torch.bfloat16, (9, 0), True, False),
+    ],
+)
+def test_where_flash_attention_is_used(monkeypatch, device, dtype, capability, installed, fits):
+    monkeypatch.setattr(mirror.modeling.attention, "is_flash_attn_2_available", lambda: installed)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", {torch.device(device): capability}.__getitem__)
+    query = SimpleNamespace(device=torch.device(device), dtype=dtype)
+    assert has_flash_attention(query) is fits
 
 
 # Noise in a packed row
@@ -239,6 +286,16 @@ def test_attention_dropout_of_a_packed_row_has_the_rate(each_way):
     count = output.numel()
     assert (output == 0).double().mean().item() == pytest.approx(0.25, abs=4 * (0.1875 / count) ** 0.5)
     torch.testing.assert_close(output[output != 0], torch.full((int((output != 0).sum()),), 1 / 8 / 0.75))
+
+
+def test_drophead_keeps_the_precision_of_the_model(each_way):
+    batch = pack(ROWS, 0, 0)
+    ones = torch.ones(1, 4, batch["input_ids"].shape[1], 8, dtype=torch.bfloat16)
+    output, _ = mirror_attention(
+        nn.Module(), ones, ones, ones, None, packed=layout_of(batch), drophead_rate=0.5, paired=False
+    )
+    padded_output, _ = mirror_attention(nn.Module(), ones, ones, ones, None, drophead_rate=0.5, paired=False)
+    assert output.dtype == padded_output.dtype == torch.bfloat16
 
 
 def test_drophead_of_a_packed_row_drops_heads_of_texts(each_way):
@@ -297,10 +354,9 @@ def test_nothing_stands_in_the_way(name):
 def test_models_that_compute_attention_themselves_are_padded(name, caplog):
     with caplog.at_level(logging.INFO, logger="mirror.modeling.packing"):
         assert not configure_noise_and_packing(tiny(name), "cls", "auto")
-    assert "packing: off (the attention of" in caplog.text
-    with pytest.raises(
-        InputError, match=r"--packing on: not possible here \(the attention of \w+ does not go through"
-    ):
+    attention = f"(the attention of {type(tiny(name)).__name__} does not go through"
+    assert f"packing: off {attention}" in caplog.text
+    with pytest.raises(InputError, match=re.escape(f"--packing on: not possible here {attention}")):
         configure_noise_and_packing(tiny(name), "cls", "on")
 
 
@@ -327,10 +383,29 @@ def test_the_trial_notices_another_result(monkeypatch):
     assert "BertModel computes other vectors for packed texts" in packing_unsupported_reason(tiny("bert"), "cls")
 
 
+@pytest.mark.parametrize(("difference", "packs"), [(0.0099, True), (0.01, False), (float("nan"), False)])
+def test_a_difference_of_one_per_cent_is_too_much(monkeypatch, difference, packs):
+    monkeypatch.setattr("mirror.modeling.packing._packed_difference", lambda model: difference)
+    assert (packing_unsupported_reason(tiny("bert"), "cls") is None) == packs
+
+
 def test_the_trial_notices_a_layer_that_mixes_neighbours():
     model = tiny("bert")
     model.embeddings.register_forward_hook(lambda module, args, output: output + output.roll(1, dims=1))
     assert "BertModel computes other vectors for packed texts" in packing_unsupported_reason(model, "cls")
+
+
+def test_the_choice_is_said_where_it_was_left_open(caplog):
+    caplog.set_level(logging.INFO)
+    assert configure_noise_and_packing(tiny("bert"), "mean")
+    assert not configure_noise_and_packing(tiny("bert"), "pooler")
+    assert caplog.messages == [
+        "packing: on, no padding",
+        "packing: off (--pooling pooler needs padded rows), padding to the longest row",
+    ]
+    assert configure_noise_and_packing(tiny("bert"), "mean", "on")
+    assert not configure_noise_and_packing(tiny("bert"), "mean", "off")
+    assert len(caplog.messages) == 2
 
 
 def test_the_trial_reports_a_model_that_takes_no_packed_row():

@@ -53,6 +53,21 @@ def test_presets(parse, level):
     assert config.dropout_rate == 0.1
 
 
+def test_the_presets_are_the_paper_s():
+    """Mirror-BERT, section 3 and appendix B; the shortest text that is masked is the released code's and ours."""
+    names = ("temperature", "span_mask_length", "span_mask_min_chars", "num_train_epochs", "max_seq_length", "pooling")
+    table = {level: tuple(preset.get(name) for name in names) for level, preset in LEVELS.items()}
+    assert table == {
+        "word": (0.2, 0, 30, 2, 25, "cls"),
+        "phrase": (0.04, 2, 8, 2, 25, "cls"),
+        "sentence": (0.04, 5, 30, 1, 50, None),
+    }
+    assert {name: default_pooling(name) for name in ("bert", "mpnet", "roberta", "xlm-roberta", "camembert")} == {
+        **dict.fromkeys(("bert", "mpnet"), "mean"),
+        **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), "cls"),
+    }
+
+
 def test_flag_beats_recipe_beats_preset(parse, recipe):
     path = recipe("level: word\ntemperature: 0.3\nnum_train_epochs: 5\n")
     config = parse("--config", path, "--temperature", "0.1")

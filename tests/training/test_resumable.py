@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 import shutil
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +16,14 @@ from safetensors.torch import load_file
 
 from mirror.common.errors import InputError
 from mirror.training.manifest import is_complete, last_complete_checkpoint, write_manifest
-from mirror.training.resumable import TOTALS
+from mirror.training.resumable import (
+    TOTALS,
+    FiniteGradients,
+    ResumableTrainer,
+    RunIsComplete,
+    RunTotals,
+    StopIfComplete,
+)
 from tests.tiny_trainer import At, make_trainer, weights
 
 
@@ -114,3 +124,87 @@ def test_which_files_of_a_checkpoint_are_pickles(run):
     names = {path.name for path in (run / "checkpoint-12").rglob("*") if path.is_file()}
     others = {name for name in names if not name.endswith((".json", ".safetensors", ".txt"))}
     assert others == {"optimizer.pt", "scheduler.pt", "rng_state.pth"}
+
+
+class StandIn(SimpleNamespace):
+    """What the totals know of a trainer."""
+
+    def __init__(self):
+        super().__init__(_tr_loss=torch.tensor(0.5), _total_loss_scalar=2.0, _globalstep_last_logged=7)
+        self.args, self._initial_global_step = SimpleNamespace(should_save=True), 5
+
+
+def test_totals_are_stored_and_restored(tmp_path, monkeypatch):
+    trainer, now = StandIn(), 1000.0
+    monkeypatch.setattr(time, "time", lambda: now)
+    totals = RunTotals(trainer)
+    totals.on_train_begin(None, None, None)
+    assert (totals.seconds, trainer._initial_global_step) == (0.0, 5)  # a first leg restores nothing
+    totals.seconds, now = 30.0, 1012.0
+    totals.save(tmp_path)
+    stored = json.loads((tmp_path / TOTALS).read_text())
+    assert stored == {"seconds": 42.0, "logged_loss": 2.0, "loss_since": 0.5, "last_logged_step": 7}
+
+    resumed = StandIn()
+    resumed._tr_loss, resumed._total_loss_scalar, resumed._globalstep_last_logged = torch.tensor(0.0), 0.0, 0
+    totals, now = RunTotals(resumed), 5000.0
+    totals.checkpoint = str(tmp_path)
+    totals.on_train_begin(None, None, None)
+    assert (totals.seconds, totals.start, resumed._initial_global_step) == (42.0, 5000.0, 0)
+    assert (resumed._tr_loss.item(), resumed._total_loss_scalar, resumed._globalstep_last_logged) == (0.5, 2.0, 7)
+    assert totals.of_complete_run(10) == {"train_runtime": 42.0, "train_loss": 0.25}
+    # A leg of 14 seconds after 42: speeds count the steps of all legs, which transformers divides by the last one's.
+    speeds = {"train_runtime": 14.0, "train_steps_per_second": 8.0, "train_samples_per_second": 40.0, "epoch": 1.0}
+    assert totals.of_all_legs(speeds) == {
+        **{"train_runtime": 56.0, "train_steps_per_second": 2.0, "train_samples_per_second": 10.0},
+    }
+    assert totals.of_all_legs({"train_runtime": 1 / 3}) == {"train_runtime": 42.3333}
+
+    (tmp_path / TOTALS).write_text("{")
+    with pytest.raises(InputError, match=f"no readable {TOTALS}"):
+        totals.on_train_begin(None, None, None)
+
+
+def test_only_one_process_of_a_folder_stores_totals(tmp_path):
+    trainer = StandIn()
+    trainer.args.should_save = False
+    RunTotals(trainer).save(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("step", "steps", "complete"), [(0, 0, False), (9, 10, False), (10, 10, True), (11, 10, True), (3, 0, False)]
+)
+def test_a_run_is_complete_at_its_last_step(step, steps, complete):
+    state = SimpleNamespace(global_step=step, max_steps=steps)
+    try:
+        StopIfComplete().on_train_begin(None, state, None)
+    except RunIsComplete:
+        assert complete
+    else:
+        assert not complete
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_gradient_that_is_not_finite_stops_the_run(value):
+    layer, state = torch.nn.Linear(2, 1), SimpleNamespace(global_step=4)
+    layer.weight.grad = torch.tensor([[1.0, -1.0]])  # the bias has none
+    check = FiniteGradients().on_pre_optimizer_step
+    check(SimpleNamespace(fp16=False), state, None, model=layer)
+    layer.weight.grad[0, 1] = value
+    check(SimpleNamespace(fp16=True), state, None, model=layer)  # left to the gradient scaler
+    with pytest.raises(InputError, match="the gradient is not finite at step 5; try"):
+        check(SimpleNamespace(fp16=False), state, None, model=layer)
+
+
+def test_which_checkpoint_is_meant(tmp_path):
+    trainer = SimpleNamespace(args=SimpleNamespace(output_dir=str(tmp_path)))
+    find = ResumableTrainer.find_checkpoint
+    assert find(trainer, None) is None and find(trainer, False) is None
+    with pytest.raises(InputError, match=f"no checkpoint in {tmp_path}"):
+        find(trainer, True)
+    (tmp_path / "checkpoint-3").mkdir()
+    (tmp_path / "checkpoint-3" / "model.safetensors").write_bytes(b"x")
+    write_manifest(tmp_path / "checkpoint-3")
+    assert find(trainer, True) == str(tmp_path / "checkpoint-3")
+    assert find(trainer, "elsewhere") == "elsewhere"

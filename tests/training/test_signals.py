@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -15,7 +16,7 @@ import torch
 
 from mirror.common.errors import run_main
 from mirror.training.manifest import last_complete_checkpoint
-from mirror.training.signals import SIGNALS, outlast_signals
+from mirror.training.signals import SIGNALS, StopOnSignal, outlast_signals
 from tests.tiny_trainer import At, make_trainer, weights
 
 
@@ -85,6 +86,51 @@ def test_ctrl_c_during_start_up_is_one_line(capsys):
     with pytest.raises(SystemExit) as stopped:
         run_main(main)
     assert stopped.value.code == 130 and capsys.readouterr().err == "error: stopped by Ctrl-C\n"
+
+
+@pytest.fixture
+def handlers():
+    """None is ignored, as it may be where the tests run."""
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
+    yield [signal.SIG_DFL] * len(SIGNALS)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_a_signal_is_noted_and_asks_for_a_save_after_the_step(monkeypatch, capfd, caplog, handlers):
+    args, control = SimpleNamespace(device="cpu"), SimpleNamespace(should_save=False)
+    state = SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=9)
+    ended = []
+    monkeypatch.setattr("mirror.training.signals.exit_process", ended.append)
+    stop = StopOnSignal()
+    stop.on_train_begin(args, state, control)
+    assert (stop.flag.item(), stop.flag.dtype) == (0, torch.int32)
+    for _ in range(2):  # steps
+        stop.on_step_begin(args, state, control)
+        assert {signal.getsignal(each) for each in SIGNALS} == {stop._request}
+        stop.on_step_end(args, state, control)
+    stop.on_save(args, state, control)
+    assert not control.should_save and not ended
+    try:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+        stop.on_step_end(args, state, control)
+        assert control.should_save and not ended
+        stop.on_save(args, state, control)
+    finally:
+        stop.restore()
+    assert ended == [128 + signal.SIGHUP] and [signal.getsignal(each) for each in SIGNALS] == handlers
+    assert capfd.readouterr().err == "\nSIGHUP: this step is finished and saved, then the run ends\n"  # once
+    assert "stopped by SIGHUP after step 3 of 9, which is saved" in caplog.text
+    stop.on_train_begin(args, state, control)
+    stop.on_step_end(args, state, control)
+    assert stop.agreed == 0  # a signal of an earlier training is forgotten
+
+
+def test_a_save_that_was_asked_for_stays(monkeypatch):
+    stop, control = StopOnSignal(), SimpleNamespace(should_save=True)
+    stop.on_step_end(None, None, control)
+    assert control.should_save
 
 
 def test_a_worker_outlasts_signals():
