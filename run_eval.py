@@ -32,22 +32,8 @@ def main() -> None:
     check_files(args)
 
     # Imported here so that --help and errors in the flags are immediate.
-    from mirror.common import loading_policy
-    from mirror.common.atomic_files import make_output_folder
-    from mirror.common.distributed import join_processes
     from mirror.evaluation.catalogue import Options, all_tasks, listing
-    from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
-    from mirror.evaluation.pictures import draw_all, draw_translations
-    from mirror.evaluation.progress import Progress
-    from mirror.evaluation.published import find_rows
-    from mirror.evaluation.results import file_name, list_files, result_paths, write_results
     from mirror.evaluation.run import default_data_dir, make_plan
-    from mirror.evaluation.table import comparison, format_text, short_names
-    from mirror.modeling.embedding_cache import fingerprint
-    from mirror.modeling.encoder import Encoder
-    from mirror.tools.next_steps import after_scoring
-
-    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Tasks -----------------------------------------------------------------------------------------------------
     data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()
@@ -61,6 +47,22 @@ def main() -> None:
             raise InputError(f"task {task.name} trains the encoder; leave out --truncate_dim and --remove_components")
     if args.second_model_name_or_path and not any(task.task.takes_second_encode for task in plan.tasks):
         raise InputError("--second_model_name_or_path is for the tasks bli_..., and none of them is in --tasks")
+
+    # Imported here so that errors in the names of tasks and in their data come early.
+    from mirror.common import loading_policy
+    from mirror.common.atomic_files import make_output_folder
+    from mirror.common.distributed import join_processes
+    from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
+    from mirror.evaluation.pictures import draw_all, draw_translations
+    from mirror.evaluation.progress import Progress
+    from mirror.evaluation.published import find_rows
+    from mirror.evaluation.results import file_name, list_files, result_paths, write_results
+    from mirror.evaluation.table import comparison, format_text, short_names
+    from mirror.modeling.embedding_cache import fingerprint
+    from mirror.modeling.encoder import Encoder
+    from mirror.tools.next_steps import after_scoring
+
+    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
     output_dir = make_output_folder(args.output_dir)

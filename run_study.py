@@ -60,11 +60,11 @@ def main() -> None:
     from mirror.evaluation.run import default_data_dir
     from mirror.studies.catalogue import find_study, listing
     from mirror.studies.chains import is_chain_study, make_chain_jobs
-    from mirror.studies.execution import LOG, estimated_seconds, finished, run_jobs, summary
-    from mirror.studies.plan import Job, make_jobs
-    from mirror.studies.report import write_figure, write_table
+    from mirror.studies.execution import estimated_seconds, finished, run_jobs
+    from mirror.studies.plan import make_jobs
+    from mirror.studies.progress import Progress, format_duration
     from mirror.studies.setup import Setup, paper_models
-    from mirror.studies.shared_cells import give, take
+    from mirror.studies.shared_cells import take
     from mirror.studies.stage_runs import remove_stages
 
     if args.list:
@@ -109,40 +109,25 @@ def main() -> None:
 
     # ---- Runs, table, figure ---------------------------------------------------------------------------------------
     output_dir = make_output_folder(str(setup.output_dir))
-    command = "python run_study.py " + shlex.join(sys.argv[1:])
     cache = Path(args.cache) if args.cache else None
     if cache and not args.keep_models:  # a shared cell has no weights
         now = [job for job in now if not take(job, cache)]
-        records |= {job.name: finished(job) for job in waiting}
-    left = {job.name: job for job in now}
-
-    def ended(job: Job, reason: str) -> None:
-        """Report a cell that has ended, and rewrite the table."""
-        del left[job.name]
-        records[job.name] = record = finished(job)
-        done = [record for record in records.values() if record]
-        seconds, _ = estimated_seconds(list(left.values()), done, args.num_processes)
-        rest = f"; about {format_duration(seconds)} left" if left else ""
-        result = f" FAILED: {reason} (full log: {job.folder / LOG})" if reason else f": {summary(record)}"
-        logger.info("[%d/%d] %s%s%s", len(now) - len(left), len(now), job.name, result, rest)
-        if not reason:
-            write_table(study, setup, records, left_out, command)
-            if cache:
-                give(job, cache)
-
+        records = {job.name: finished(job) for job in jobs}
+    command = "python run_study.py " + shlex.join(sys.argv[1:])
+    progress = Progress(study, setup, records, list(now), left_out, command, args.num_processes, cache)
     if now and CONTEXT.get_start_method() == "fork":
         for module in WARM:
             importlib.import_module(module)
     try:
-        failures = run_jobs(now, args.num_processes, args.keep_models, ended)
+        failures = run_jobs(now, args.num_processes, args.keep_models, progress.ended)
     except SystemExit:
-        done = sum(map(bool, records.values()))
-        logger.warning("stopped; %d of %d cells are done; run the same command again for the rest", done, len(jobs))
+        logger.warning("stopped; %d of %d cells are done; run the same command again for the rest",
+                       len(progress.done), len(jobs))  # fmt: skip
         raise
-    sys.stdout.write(write_table(study, setup, records, left_out, command))
-    write_figure(study, setup, records)
+    sys.stdout.write(progress.write_table())
+    progress.write_figure()
     logger.info("table.md, results.csv and figure.png are in %s", output_dir)
-    if is_chain and all(records.values()) and not (args.keep_models or args.stages_dir):
+    if is_chain and len(progress.done) == len(jobs) and not (args.keep_models or args.stages_dir):
         remove_stages(stages_dir)
     if failures:
         raise InputError(
@@ -246,11 +231,6 @@ def assignment(text: str) -> tuple[str, str]:
     if not (part and sign and model):
         raise argparse.ArgumentTypeError(f"{text!r} is not PART=MODEL")
     return part, model
-
-
-def format_duration(seconds: float) -> str:
-    """Format a duration in minutes, or in hours from 1.5 hours."""
-    return f"{seconds / 3600:.1f} hours" if seconds >= 5400 else f"{max(1, round(seconds / 60))} min"
 
 
 if __name__ == "__main__":

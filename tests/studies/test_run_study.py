@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
 import subprocess
@@ -411,6 +412,7 @@ def test_the_estimate_uses_the_speed_of_finished_cells(bert_folder, fakes, monke
     setup = plan.Setup(bert_folder, fakes / "data", (fakes / "data/mirror_corpus",), fakes / "out", (33, 44))
     jobs, left_out = plan.make_jobs(STUDY, setup)
     assert [job.texts for job in jobs] == [0, 480, 480] and left_out == []  # 240 distinct texts, two epochs
+    assert pickle.loads(pickle.dumps(jobs)) == jobs  # for processes that are not forked
     done = [{"texts": 480, "seconds_training": 48, "seconds_scoring": 10}]
     seconds, basis = execution.estimated_seconds(jobs[2:], done, num_processes=2)
     assert seconds == pytest.approx((48 + 10) / 2)
