@@ -53,7 +53,7 @@ class CandidateSampler:
         drawn = rng.choice(left, max(self.size - len(certain), min(1, len(left))), replace=False)
         candidates = np.concatenate([certain, drawn])
         log_weights = np.zeros(len(candidates), dtype=np.float32)
-        log_weights[len(certain) :] = np.log(len(left) / max(len(drawn), 1))
+        log_weights[len(certain) :] = np.log(max(len(left), 1) / max(len(drawn), 1))
         order = np.argsort(candidates)
         labels = order[np.searchsorted(candidates, targets, sorter=order)]
         columns = {"candidates": candidates, "log_weights": log_weights, "labels": labels}

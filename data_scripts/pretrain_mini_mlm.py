@@ -8,8 +8,8 @@ learning rate of the last checkpoint decay to zero and exports the model:
 
     python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm \\
         --max_steps 100000 --bf16
-    python data_scripts/pretrain_mini_mlm.py --start_from out/mini-mlm --output_dir out/mini-mlm-decayed \\
-        --max_steps 4000 --lr_scheduler_type linear --warmup_steps 50 --bf16 --export_dir out/mini-mlm-export
+    python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm-decayed \\
+        --start_from out/mini-mlm --max_steps 4000 --lr_scheduler_type linear --warmup_steps 50 --bf16 --export_dir out/mini
 
 Every --save_steps steps a checkpoint is saved and the loss of held-out text is measured (a hundredth of the corpus, over
 the whole vocabulary, 15% of the tokens masked). Checkpoints and log are in --output_dir.
@@ -41,6 +41,7 @@ from transformers import (
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.predicted_words import CandidateSampler, masked_lm_loss
+from data_scripts.pretraining_card import write_card
 from mirror.data.docstring_corpus import collect, pretraining_paragraphs
 from mirror.training.manifest import last_complete_checkpoint
 from mirror.training.resumable import ResumableTrainer
@@ -49,7 +50,7 @@ from mirror.training.resumable import ResumableTrainer
 logger = logging.getLogger(__name__)
 
 # Sequence length -> share of the steps. Most texts that users encode are short, so most sequences are.
-LENGTHS = {32: 0.6, 64: 0.3, 128: 0.1}
+LENGTHS = {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1}
 HELD_OUT_BLOCK, HELD_OUT_EVERY = 4096, 100  # tokens; every hundredth block of them is held out
 DOCSTRING_PACKAGES = (
     *("stdlib", "numpy", "scipy", "pandas", "sklearn", "matplotlib", "networkx", "torch", "transformers", "sympy"),
@@ -264,11 +265,16 @@ def initialise_words(model: BertForMaskedLM, corpus: Corpus) -> None:
     words.copy_(torch.from_numpy(vectors * model.config.initializer_range * np.sqrt(words.shape[1])))
 
 
-def export(model: BertForMaskedLM, tokenizer: BertTokenizerFast, folder: str) -> None:
-    """Save the model for `mirror/assets/mini-mlm`: in float16, and with BERT's dropout for further training."""
+def export(
+    model: BertForMaskedLM, tokenizer: BertTokenizerFast, args: MiniMLMArguments, output_dir: str, corpus: Corpus
+) -> None:
+    """Save the model in float16, with BERT's dropout for further training and a README."""
     model.config.hidden_dropout_prob = model.config.attention_probs_dropout_prob = 0.1
+    folder = Path(args.export_dir)
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    legs = [Path(leg) for leg in (args.start_from, output_dir) if leg]
+    write_card(folder, model, legs, args.text_files, len(corpus.ids), args.tokens_per_step)
 
 
 def batches(
@@ -329,7 +335,7 @@ def main() -> None:
     trainer.save_model()
     trainer.save_state()
     if args.export_dir:
-        export(trainer.accelerator.unwrap_model(trainer.model), tokenizer, args.export_dir)
+        export(trainer.accelerator.unwrap_model(trainer.model), tokenizer, args, training.output_dir, corpus)
 
 
 if __name__ == "__main__":
