@@ -61,6 +61,11 @@ class MirrorConfig(MirrorOptions, BaseConfig):
     def __post_init__(self) -> None:
         MirrorOptions.__post_init__(self)
         if self.batching == "length":
+            if self.train_sampling_strategy not in ("random", "group_by_length"):
+                raise InputError(
+                    f"--batching length and --train_sampling_strategy {self.train_sampling_strategy} exclude each other; "
+                    "leave out one of the two"
+                )
             self.train_sampling_strategy = "group_by_length"
         BaseConfig.__post_init__(self)
         self._set_evaluation_defaults()

@@ -21,7 +21,7 @@ def step_summary(config: MirrorConfig, step_bytes: int, queue_bytes: int = 0) ->
     anchors = views * batch * world
     excluded = 0 if config.loss == "one_way" else 1
     further = (config.negative_queue or 0) + (config.noise_negatives or 0)
-    of_queue = f", of which {queue_bytes / 1e9:.1f} GB for the queue and its encoder" if queue_bytes else ""
+    of_queue = f", of which {queue_bytes / 1e6:,.0f} MB for the queue and its encoder" if queue_bytes else ""
     precision = "bfloat16" if config.bf16 else "float16" if config.fp16 else "float32"
     return (
         f"{anchors:,} anchors x {candidates - excluded + further:,} candidates per step on {world} process(es), "

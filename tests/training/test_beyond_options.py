@@ -29,6 +29,10 @@ from tests.tiny_trainer import make_trainer
         ({"matryoshka_dims": [8], "projection_head": "mlp"}, "behind --projection_head; leave out one of the two"),
         ({"loss": "multi_similarity", "hardness": 1.0}, "--loss multi_similarity has no --hardness; use nt_xent"),
         ({"loss": "multi_similarity", "negative_queue": 9}, "--loss multi_similarity has no --negative_queue"),
+        (
+            {"batching": "length", "train_sampling_strategy": "sequential"},
+            "--batching length and --train_sampling_strategy sequential exclude each other",
+        ),
         ({"loss": "decoupled", "false_negative_weighting": 0.9}, "--loss decoupled divides by the negatives only"),
     ],
 )

@@ -105,7 +105,9 @@ def test_the_summary_counts_the_queue_and_its_memory(bert_folder, sentences, tmp
     queued = make_trainer(bert_folder, sentences, tmp_path, negative_queue=50, noise_negatives=8)
     assert "40 anchors x 39 candidates" in plain.summary and "queue" not in plain.summary
     assert "40 anchors x 97 candidates" in queued.summary
-    assert "of which 0.0 GB for the queue and its encoder" in queued.summary
+    weights_of = sum(parameter.numel() for parameter in queued.model.parameters())
+    expected = (weights_of + 50 * 32) * 4 / 1e6
+    assert f"of which {expected:.0f} MB for the queue and its encoder" in queued.summary
 
 
 def test_noise_is_a_function_of_seed_and_step():
