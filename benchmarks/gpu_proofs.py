@@ -26,6 +26,7 @@ from transformers import (
     RobertaConfig,
     TrainerCallback,
 )
+from transformers.utils import is_flash_attn_2_available
 
 from benchmarks.stand_in import DTYPES, device, made_up_sentences, make_model, synchronise
 from mirror.common.errors import one_line
@@ -191,6 +192,8 @@ def ways_of_attention(layout: PackedLayout, window: int | None) -> dict[str, Att
 def attend_by_flash(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, window: int | None, build: str):
     if not suits_flash_attention(query):
         raise RuntimeError("needs an Ampere GPU or a newer one, and half precision")
+    if build == FLASH_ATTN and not is_flash_attn_2_available():
+        raise RuntimeError("the package flash-attn is not installed")  # transformers would take kernels' build instead
     return attend_flash(query, key, value, None, layout, 0.0, None, window, build)
 
 
