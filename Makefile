@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo study-list test test-slow test-min mutants check clean
+GPU_ARGS ?=
+.PHONY: help install demo study-list gpu-report test test-slow test-min mutants check clean
 
 # make table3 STUDY_MODEL=bert-base-uncased STUDY_ARGS="--num_processes 2 -- --bf16"
 STUDY_MODEL ?= mirror/assets/mini-mlm
@@ -52,6 +53,9 @@ study-list: install ## list the studies of the paper's tables and figures; `make
 
 $(STUDIES): install
 	$(BIN)/python run_study.py $@ --model_name_or_path $(STUDY_MODEL) $(STUDY_ARGS)
+
+gpu-report: install ## what one GPU makes of this project: proofs, then times (GPU_ARGS="--processes 2" for several)
+	$(BIN)/python benchmarks/gpu_report.py $(GPU_ARGS)
 
 test: install ## the test suite, under five minutes on two cores
 	$(TEST) -n 2 --dist loadfile

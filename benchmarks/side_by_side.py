@@ -38,8 +38,11 @@ def run_child(args: Namespace, measure: Callable[[str, Namespace], dict]) -> Non
     Path(args.child_result).write_text(json.dumps(found), encoding="utf-8")
 
 
-def run_in_subprocess(script: str, variant: str, flags: Sequence[str]) -> dict:
+def run_in_subprocess(script: str, variant: str, flags: Sequence[str], timeout: float | None = None) -> dict:
     """Measure one variant in a fresh subprocess.
+
+    Args:
+        timeout: seconds after which it is stopped.
 
     Returns:
         Its result, with `process_seconds` from start to exit.
@@ -51,7 +54,10 @@ def run_in_subprocess(script: str, variant: str, flags: Sequence[str]) -> dict:
         result = Path(folder) / "result.json"
         command = [sys.executable, script, *flags, "--child", variant, "--child_result", str(result)]
         start = time.perf_counter()
-        done = subprocess.run(command, capture_output=True, text=True)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"not done after {timeout:.0f} s") from error
         seconds = time.perf_counter() - start
         if done.returncode or not result.exists():
             said = done.stderr.strip().splitlines() or ["no message"]

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from transformers import BertConfig, BertModel, BertTokenizerFast
+from transformers import AutoModel, BertConfig, BertModel, BertTokenizerFast, ModernBertConfig
 
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_backbone
@@ -23,6 +23,7 @@ from mirror.training.run_record import hardware, versions
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SHOWN_PACKAGES = ("python", "torch", "transformers", "sentence-transformers")
+MODERNBERT_VOCABULARY = 50_368
 VOCABULARY = 30_522  # BERT's size: the embedding table is part of every optimiser step
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -40,10 +41,7 @@ def machine() -> str:
 def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384) -> None:
     """Save a BERT with random weights and a WordPiece vocabulary of `texts`: as fast as a pretrained one, without a download."""
     torch.manual_seed(0)
-    start = BertTokenizerFast(vocab={token: number for number, token in enumerate(SPECIAL_TOKENS)})
-    vocab = start.train_new_from_iterator(texts, VOCABULARY, show_progress=False).get_vocab()
-    vocab |= {f"[unused{number}]": number for number in range(len(vocab), VOCABULARY)}  # as in BERT's own
-    BertTokenizerFast(vocab=vocab).save_pretrained(folder)
+    make_tokenizer(texts, VOCABULARY).save_pretrained(folder)
     config = BertConfig(
         vocab_size=VOCABULARY,
         hidden_size=width,
@@ -52,6 +50,30 @@ def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384
         intermediate_size=4 * width,
     )
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+
+
+def make_modernbert(folder: Path, texts: list[str], layers: int = 22, width: int = 768) -> None:
+    """Save a ModernBERT with random weights, by default of the size and vocabulary of ModernBERT-base."""
+    torch.manual_seed(0)
+    make_tokenizer(texts, MODERNBERT_VOCABULARY).save_pretrained(folder)
+    config = ModernBertConfig(
+        vocab_size=MODERNBERT_VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=max(1, width // 64),
+        intermediate_size=3 * width // 2,
+        **{
+            f"{name}_token_id": number for name, number in (("pad", 0), ("cls", 2), ("bos", 2), ("sep", 3), ("eos", 3))
+        },
+    )
+    AutoModel.from_config(config).save_pretrained(folder)
+
+
+def make_tokenizer(texts: list[str], size: int) -> BertTokenizerFast:
+    """WordPiece of `texts`, filled up with unused tokens to `size`, as in BERT's own vocabulary."""
+    start = BertTokenizerFast(vocab={token: number for number, token in enumerate(SPECIAL_TOKENS)})
+    vocab = start.train_new_from_iterator(texts, size, show_progress=False).get_vocab()
+    return BertTokenizerFast(vocab=vocab | {f"[unused{number}]": number for number in range(len(vocab), size)})
 
 
 def distinct_lines(path: str, count: int) -> list[str]:

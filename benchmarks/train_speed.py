@@ -11,7 +11,12 @@ A variant is a training method and a precision (fp32, bf16, fp16):
     ours-padded             the same with --packing off
     ours-grouped            padded, batches of texts of similar length (--batching length)
     ours-compiled           run_mirror.py with --torch_compile
+    ours-cached             run_mirror.py with --mini_batch_size; also ours-cached-compiled
     sentence-transformers   SentenceTransformerTrainer; its loss compares the same pairs of views in one softmax
+    sentence-transformers-flash
+                            the same with flash-attn, which switches its own training without padding on (a GPU only)
+    sentence-transformers-flash-cached
+                            the same with its cached loss and --mini_batch_size
     original-way            two forward passes padded to --max_length, tokenised by worker processes in the collate function,
                             NTXentLoss of pytorch-metric-learning
 
@@ -47,12 +52,16 @@ from benchmarks.side_by_side import (
 from mirror.common.errors import InputError, run_main
 
 
+CACHED = "MINI_BATCH"  # stands for --mini_batch_size
 OURS = {
     "ours": ["--packing", "on"],
     "ours-padded": ["--packing", "off"],
     "ours-grouped": ["--packing", "off", "--batching", "length"],
     "ours-compiled": ["--packing", "on", "--torch_compile", "true"],
+    "ours-cached": ["--packing", "on", "--mini_batch_size", CACHED],
+    "ours-cached-compiled": ["--packing", "on", "--mini_batch_size", CACHED, "--torch_compile", "true"],
 }
+THEIRS = ("sentence-transformers", "sentence-transformers-flash", "sentence-transformers-flash-cached")
 PRECISIONS = {
     "fp32": ["--bf16", "false", "--fp16", "false"],
     "bf16": ["--bf16", "true"],
@@ -99,6 +108,7 @@ def parse_arguments(argv: list[str] | None = None) -> Namespace:
     add("--batch_size", type=int, default=200)
     add("--steps", type=int, default=8, help="steps timed (default: 8)")
     add("--warmup_steps", type=int, default=2, help="steps before the timed ones (default: 2)")
+    add("--mini_batch_size", type=int, default=512, help="texts in memory at once in a cached variant (default: 512)")
     add("--max_length", type=int, default=50, help="in tokens (default: 50)")
     add("--pooling", choices=("cls", "mean"), default="cls")
     add_common_flags(parser)
@@ -115,7 +125,7 @@ def way_and_precision(variant: str) -> tuple[str, str]:
         InputError: the variant is unknown.
     """
     way, _, precision = variant.rpartition("-")
-    if way not in (*OURS, "sentence-transformers", "original-way") or precision not in PRECISIONS:
+    if way not in (*OURS, *THEIRS, "original-way") or precision not in PRECISIONS:
         raise InputError(f"--variants {variant}: unknown; for example {' '.join(DEFAULT_VARIANTS)}")
     return way, precision
 
@@ -167,9 +177,7 @@ def measure(variant: str, args: Namespace) -> dict:
         tokens = round(2 * args.batch_size * mean_tokens(model, read_corpus(args), args.max_length))
         return matmul_limit(model, tokens, variant.removeprefix("matmul-"))
     way, precision = way_and_precision(variant)
-    run = {"sentence-transformers": train_sentence_transformers, "original-way": train_original_way}.get(
-        way, train_ours
-    )
+    run = train_ours if way in OURS else train_sentence_transformers if way in THEIRS else train_original_way
     with step_clock(args.warmup_steps, args.steps) as clock, tempfile.TemporaryDirectory() as output_dir:
         run(model, args, way, precision, output_dir)
     return {"step_seconds": clock.step_seconds(), "peak_gb": peak_memory()}
@@ -216,10 +224,14 @@ def train_ours(model: str, args: Namespace, way: str, precision: str, output_dir
         *("--output_dir", output_dir, "--pooling", args.pooling, "--max_seq_length", str(args.max_length)),
         *("--per_device_train_batch_size", str(args.batch_size), "--num_train_epochs", "1", "--seed", str(SEED)),
         *("--temperature", str(TEMPERATURE), "--learning_rate", str(RATE), "--weight_decay", str(DECAY)),
-        *("--disable_tqdm", "true", *OURS[way], *PRECISIONS[precision]),
+        *("--disable_tqdm", "true", *ours_flags(way, args), *PRECISIONS[precision]),
         *("--validation_samples", "0", "--near_duplicates", "off"),  # as the others: nothing but the training
     ]
     run_mirror.main()
+
+
+def ours_flags(way: str, args: Namespace) -> list[str]:
+    return [str(args.mini_batch_size) if flag == CACHED else flag for flag in OURS[way]]
 
 
 def train_sentence_transformers(model: str, args: Namespace, way: str, precision: str, output_dir: str) -> None:
@@ -230,10 +242,16 @@ def train_sentence_transformers(model: str, args: Namespace, way: str, precision
         SentenceTransformerTrainer,
         SentenceTransformerTrainingArguments,
     )
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.losses import (
+        CachedMultipleNegativesRankingLoss,
+        MultipleNegativesRankingLoss,
+    )
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    body = Transformer(model, max_seq_length=args.max_length, model_kwargs={"dtype": torch.float32})
+    options = {"dtype": torch.float32} | ({"attn_implementation": "flash_attention_2"} if "-flash" in way else {})
+    body = Transformer(model, max_seq_length=args.max_length, model_kwargs=options)
+    if "-flash" in way and not body.can_flatten_inputs:
+        raise InputError("sentence-transformers does not train this model without padding")
     encoder = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), args.pooling)])
     texts = read_corpus(args)
     settings = SentenceTransformerTrainingArguments(
@@ -253,11 +271,16 @@ def train_sentence_transformers(model: str, args: Namespace, way: str, precision
         seed=SEED,
     )
     directions = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
+    loss = MultipleNegativesRankingLoss(encoder, scale=1 / TEMPERATURE, directions=directions)
+    if "-cached" in way:
+        loss = CachedMultipleNegativesRankingLoss(
+            encoder, scale=1 / TEMPERATURE, directions=directions, mini_batch_size=args.mini_batch_size
+        )
     trainer = SentenceTransformerTrainer(
         model=encoder,
         args=settings,
         train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts}),
-        loss=MultipleNegativesRankingLoss(encoder, scale=1 / TEMPERATURE, directions=directions),
+        loss=loss,
     )
     trainer.train()
     encoder.save_pretrained(output_dir)

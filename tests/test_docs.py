@@ -48,7 +48,7 @@ except ModuleNotFoundError:  # Python 3.10, where pytest brings the same under i
     import tomli as tomllib
 
 # Not this project's to check: they install, log in, schedule, or cut columns.
-NOT_OURS = {"pip", "pip-audit", "pip-licenses", "uv", "hf", "pre-commit", "ruff"} | {
+NOT_OURS = {"pip", "pip-audit", "pip-licenses", "uv", "hf", "trackio", "pre-commit", "ruff"} | {
     *("iconv", "touch", "mkdir", "rm", "cut", "head", "sed", "awk", "scontrol")
 }
 SOMETHING_MISSING = re.compile(r"is missing|are required|give either")

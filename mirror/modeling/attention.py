@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
-from transformers.modeling_flash_attention_utils import _flash_attention_forward
+from transformers.modeling_flash_attention_utils import FLASH_ATTN_KERNEL_FALLBACK, _flash_attention_forward
 from transformers.utils import is_flash_attn_2_available
 
 from mirror.modeling.cpu_attention import Group, attend_by_length, sliding_window_mask
@@ -22,6 +22,8 @@ from mirror.modeling.dropout import apply_dropout, drophead_scale
 
 
 BY_LENGTH = ("cpu",)  # devices on which many small products are faster than padding
+FLASH_ATTN = "flash_attention_2"  # the installed package flash-attn
+KERNELS = FLASH_ATTN_KERNEL_FALLBACK[FLASH_ATTN]  # its build for the package `kernels`, on the Hub
 
 
 @dataclass(frozen=True)
@@ -54,15 +56,19 @@ def uses_attention_interface(model: PreTrainedModel) -> bool:
     return model._supports_attention_backend
 
 
-def use_mirror_attention(model: PreTrainedModel, drophead_rate: float = 0.0, paired: bool = False) -> None:
+def use_mirror_attention(
+    model: PreTrainedModel, drophead_rate: float = 0.0, paired: bool = False, kernels: bool = False
+) -> None:
     """Make `model` use `mirror_attention`; nothing of this is written to its config.json.
 
     Args:
         drophead_rate: probability that a head of a row is dropped, in training mode only.
         paired: controlled dropout: rows i and B + i of a batch of 2B share all noise.
+        kernels: packed rows on a GPU go through the build of flash-attn that the package `kernels` downloads.
     """
-    name = f"mirror_drophead_{drophead_rate}{'_paired' if paired else ''}"
-    AttentionInterface.register(name, partial(mirror_attention, drophead_rate=drophead_rate, paired=paired))
+    name = f"mirror_drophead_{drophead_rate}{'_paired' if paired else ''}{'_kernels' if kernels else ''}"
+    attention = partial(mirror_attention, drophead_rate=drophead_rate, paired=paired, kernels=kernels)
+    AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, _padding_mask)
     model.set_attn_implementation(name)
 
@@ -80,6 +86,7 @@ def mirror_attention(
     *,
     drophead_rate: float,
     paired: bool,
+    kernels: bool = False,
     **kwargs,
 ) -> tuple[Tensor, None]:
     """Attention as transformers calls it: (B, H, T, d) each of query, key and value to (B, T, H, d).
@@ -103,6 +110,8 @@ def mirror_attention(
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
     if query.device.type in BY_LENGTH:
         tokens = attend_by_length(*flat, scale, packed.groups, dropout, scaling, sliding_window)
+    elif kernels and suits_flash_attention(query):
+        tokens = attend_flash(*flat, scale, packed, dropout, scaling, sliding_window, KERNELS)
     elif has_flash_attention(query):
         tokens = attend_flash(*flat, scale, packed, dropout, scaling, sliding_window)
     else:
@@ -111,9 +120,14 @@ def mirror_attention(
 
 
 def has_flash_attention(query: Tensor) -> bool:
-    """Whether flash-attn is installed and supports this GPU (Ampere or newer) and precision."""
+    """Whether flash-attn is installed and supports this GPU and precision."""
+    return is_flash_attn_2_available() and suits_flash_attention(query)
+
+
+def suits_flash_attention(query: Tensor) -> bool:
+    """Whether flash-attn supports this GPU (Ampere or newer) and precision."""
     fits = query.device.type == "cuda" and query.dtype in (torch.float16, torch.bfloat16)
-    return fits and is_flash_attn_2_available() and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    return fits and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def attend_flash(
@@ -125,6 +139,7 @@ def attend_flash(
     dropout: float,
     scaling: float | None,
     sliding_window: int | None,
+    implementation: str = FLASH_ATTN,
 ) -> Tensor:
     """(S, H, d) each to (S, H, d) by flash-attn's variable-length kernel, called as transformers calls it."""
     count, longest = len(packed.slots), packed.mask.shape[1]
@@ -140,7 +155,7 @@ def attend_flash(
         cu_seq_lens_k=packed.bounds,
         max_length_q=longest,
         max_length_k=longest,
-        attn_implementation="flash_attention_2",
+        attn_implementation=implementation,
     )[0]
     if scale is not None:
         factors = scale.to(tokens.dtype).repeat_interleave(packed.lengths, dim=0, output_size=count)  # (tokens, H)

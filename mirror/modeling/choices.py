@@ -8,3 +8,4 @@ from typing import Literal, get_args
 Pooling = Literal["cls", "mean", "mean_padded", "first_last_mean", "max", "pooler"]
 POOLING_MODES: tuple[str, ...] = get_args(Pooling)
 Packing = Literal["auto", "on", "off"]
+Attention = Literal["kernels"]

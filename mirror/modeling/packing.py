@@ -11,13 +11,16 @@ import logging
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_flash_attention_utils import lazy_import_flash_attention
 from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import is_kernels_available
 
 from mirror.common.cli import probability
-from mirror.common.errors import InputError, one_line
+from mirror.common.errors import InputError, library_errors, one_line
 from mirror.data.packing import pack
-from mirror.modeling.attention import PackedLayout, use_mirror_attention, uses_attention_interface
-from mirror.modeling.choices import Packing
+from mirror.modeling.attention import KERNELS, PackedLayout, use_mirror_attention, uses_attention_interface
+from mirror.modeling.backbone import position_limit
+from mirror.modeling.choices import Attention, Packing
 from mirror.modeling.dropout import (
     FastDropout,
     PairedDropout,
@@ -31,6 +34,7 @@ from mirror.modeling.pooling import pool
 
 logger = logging.getLogger(__name__)
 
+LONGEST_TRIAL = 1024  # tokens; a wider window is wider than texts are long here
 TOLERANCE = 1e-2  # relative difference that rounding stays below, and a wrong result exceeds
 
 
@@ -41,6 +45,7 @@ def configure_noise_and_packing(
     dropout_rate: float | None = None,
     drophead_rate: float = 0.0,
     controlled_dropout: bool = False,
+    attention: Attention | None = None,
 ) -> bool:
     """Set the dropout, drophead and attention of `model` for training; its config, weights and eval mode do not change.
 
@@ -50,6 +55,7 @@ def configure_noise_and_packing(
             paper (Mirror-BERT, section 4.4).
         drophead_rate: probability that an attention head of a text is dropped.
         controlled_dropout: both views of a text see the same noise (Mirror-BERT, Table 8).
+        attention: "kernels" for packed attention on a GPU by the flash-attn that the package `kernels` downloads.
 
     Returns:
         Whether batches are to be packed (`pack`, `packed_forward`) or padded.
@@ -63,8 +69,10 @@ def configure_noise_and_packing(
     if dropout_rate is not None:
         set_dropout(model, dropout_rate)
     replace_dropout(model, PairedDropout if controlled_dropout else FastDropout)
+    if attention is not None:
+        _load_kernels()
     if uses_attention_interface(model):
-        use_mirror_attention(model, drophead_rate, paired=controlled_dropout)
+        use_mirror_attention(model, drophead_rate, paired=controlled_dropout, kernels=attention is not None)
     elif drophead_rate:
         raise InputError(f"--drophead_rate: {_no_interface(model)}; use --dropout_rate")
     if controlled_dropout:
@@ -72,6 +80,20 @@ def configure_noise_and_packing(
     return _decide(
         packing, "--controlled_dropout" if controlled_dropout else packing_unsupported_reason(model, pooling)
     )
+
+
+def _load_kernels() -> None:
+    """Download and load the kernel now, so that what is missing is said before the training.
+
+    Raises:
+        InputError: there is no GPU, the package is not installed, or the Hub cannot be reached.
+    """
+    if not torch.cuda.is_available():
+        raise InputError("--attention kernels needs a GPU, and torch sees none; leave it out")
+    if not is_kernels_available():
+        raise InputError("--attention kernels needs the package kernels: pip install kernels")
+    with library_errors(f"--attention kernels: {KERNELS} cannot be loaded"):
+        lazy_import_flash_attention(KERNELS)
 
 
 def _decide(packing: Packing, unsupported: str | None) -> bool:
@@ -109,13 +131,20 @@ def packing_unsupported_reason(model: PreTrainedModel, pooling: str) -> str | No
 @torch.no_grad()
 def _packed_difference(model: PreTrainedModel) -> float:
     """Relative difference of the packed and padded vectors of two texts."""
-    ids = dummy_input_ids(model, 9)[0].tolist()
+    length = _trial_length(model)
+    ids = (dummy_input_ids(model, 9)[0].tolist() * length)[:length]
     batch = pack([ids, ids[:4]], first_position(model), pad_token_id=0)
     batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
     padded_ids = torch.tensor([ids, ids], device=model.device)  # the mask hides the end of the second
     packed = pool(*packed_forward(model, batch, "mean"), "mean")
     padded = pool(model(input_ids=padded_ids, attention_mask=batch["attention_mask"]), batch["attention_mask"], "mean")
     return ((packed - padded).norm() / padded.norm()).item()
+
+
+def _trial_length(model: PreTrainedModel) -> int:
+    """Nine tokens, and past the window of layers in which a token sees only its neighbours."""
+    window = getattr(model.config, "sliding_window", None) or 0
+    return min(window + 9, position_limit(model), LONGEST_TRIAL)
 
 
 def _no_interface(model: PreTrainedModel) -> str:

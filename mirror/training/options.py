@@ -8,7 +8,7 @@ from typing import get_args
 from mirror.common.cli import one_of, probability
 from mirror.common.errors import InputError
 from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
-from mirror.modeling.choices import POOLING_MODES, Packing
+from mirror.modeling.choices import POOLING_MODES, Attention, Packing
 from mirror.training.base_options import BaseOptions, check_max_seq_length
 from mirror.training.beyond_options import BeyondOptions
 from mirror.training.choices import CRITERIA, KEEP_WITHIN, LOSSES
@@ -208,6 +208,13 @@ class EncoderOptions:
             "model's attention allows it)."
         },
     )
+    attention: str | None = field(
+        default=None,
+        metadata={
+            "help": "kernels: packed attention on a GPU by flash-attn as the package kernels downloads it, without a build. "
+            "Default: by flash-attn if it is installed, else padded."
+        },
+    )
     lora_rank: int | None = field(
         default=None,
         metadata={
@@ -281,6 +288,8 @@ class MirrorOptions(
 
     def _check_model(self) -> None:
         one_of("--packing", self.packing, get_args(Packing))
+        if self.attention is not None:
+            one_of("--attention", self.attention, get_args(Attention))
         if self.pooling is not None:
             one_of("--pooling", self.pooling, POOLING_MODES)
         check_max_seq_length(self.max_seq_length)

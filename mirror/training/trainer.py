@@ -122,7 +122,13 @@ class MirrorTrainer(EncoderTrainer):
                 "--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more"
             )
         packed = configure_noise_and_packing(
-            model, args.pooling, args.packing, args.dropout_rate, args.drophead_rate, args.controlled_dropout
+            model,
+            args.pooling,
+            args.packing,
+            args.dropout_rate,
+            args.drophead_rate,
+            args.controlled_dropout,
+            args.attention,
         )
         if args.lora_rank:
             add_lora(model, args.lora_rank)

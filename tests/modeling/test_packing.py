@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import nn
 from transformers import modeling_flash_attention_utils as flash
+from transformers.integrations import hub_kernels
 
 import mirror.modeling.attention
+import mirror.modeling.packing
 from mirror.common.errors import InputError
 from mirror.modeling.attention import (
     PackedLayout,
@@ -26,6 +28,7 @@ from mirror.modeling.attention import (
 )
 from mirror.modeling.cpu_attention import _noise, attend_by_length
 from mirror.modeling.packing import (
+    _trial_length,
     configure_noise_and_packing,
     first_position,
     pack,
@@ -140,6 +143,35 @@ def stand_in_for_flash_attn(
         seen = (distance.abs() <= window_size[0]) if window_size[0] >= 0 else torch.ones_like(distance).bool()
         outputs.append(nn.functional.scaled_dot_product_attention(*text, seen, dropout_p, scale=softmax_scale))
     return torch.cat([output[0].transpose(0, 1) for output in outputs])
+
+
+def test_the_build_of_the_package_kernels_is_taken_where_it_is_asked_for(monkeypatch):
+    """transformers loads it from the Hub; here the stand-in is what it finds there."""
+    asked = []
+    package = ModuleType("flash-attn2")
+    package.flash_attn_func = package.flash_attn_with_kvcache = package.flash_attn_varlen_func = (
+        stand_in_for_flash_attn
+    )
+    monkeypatch.setattr(flash, "_loaded_implementation", None)
+    monkeypatch.setattr(hub_kernels, "load_and_register_attn_kernel", lambda name, *_: asked.append(name) or package)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(mirror.modeling.packing, "is_kernels_available", lambda: True)
+    monkeypatch.setattr(mirror.modeling.attention, "BY_LENGTH", ())
+    monkeypatch.setattr(mirror.modeling.attention, "suits_flash_attention", lambda query: True)
+    plain, model = tiny("modernbert").eval(), tiny("modernbert")
+    assert configure_noise_and_packing(model, "mean", "on", dropout_rate=0.0, attention="kernels")
+    assert asked == ["kernels-community/flash-attn2"]
+    torch.testing.assert_close(packed_vectors(model, ROWS, "mean"), padded_vectors(plain, ROWS, "mean"))
+    assert "kernels" not in model.config.to_json_string()
+
+
+def test_what_kernels_needs_is_said_before_the_training(monkeypatch):
+    with pytest.raises(InputError, match="--attention kernels needs a GPU, and torch sees none; leave it out"):
+        configure_noise_and_packing(tiny("bert"), "mean", attention="kernels")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(mirror.modeling.packing, "is_kernels_available", lambda: False)
+    with pytest.raises(InputError, match="--attention kernels needs the package kernels: pip install kernels"):
+        configure_noise_and_packing(tiny("bert"), "mean", attention="kernels")
 
 
 def layout_of(batch):
@@ -406,6 +438,27 @@ def test_the_choice_is_said_where_it_was_left_open(caplog):
     assert configure_noise_and_packing(tiny("bert"), "mean", "on")
     assert not configure_noise_and_packing(tiny("bert"), "mean", "off")
     assert len(caplog.messages) == 2
+
+
+def test_the_trial_reaches_past_a_local_window(monkeypatch):
+    """A packed row that sees too far is seen only by a text that is longer than the window."""
+    model = tiny("modernbert")
+    assert _trial_length(model) == model.config.sliding_window + 9 < _trial_length(longer_window(tiny("modernbert")))
+    assert _trial_length(tiny("bert")) == 9
+    blind = mirror.modeling.attention.attend_by_length
+    monkeypatch.setattr(
+        mirror.modeling.attention, "attend_by_length", lambda *args: blind(*args[:6], None)
+    )  # no window in a packed row
+    assert "computes other vectors for packed texts" in packing_unsupported_reason(longer_window(model), "cls")
+
+
+def longer_window(model):
+    """As of a real checkpoint, where nine tokens all see each other."""
+    model.config.local_attention = 40
+    for layer in model.layers:
+        if layer.attn.sliding_window is not None:
+            layer.attn.sliding_window = model.config.sliding_window + 1
+    return model
 
 
 def test_the_trial_reports_a_model_that_takes_no_packed_row():

@@ -1,0 +1,217 @@
+"""What a GPU does with this project: first whether its results are right, then how fast it is. Under ten minutes on one GPU.
+
+    make gpu-report
+    python benchmarks/gpu_report.py --output_dir out/gpu
+    python benchmarks/gpu_report.py --processes 2   # what several GPUs do with NCCL: the list in docs/scaling.md
+
+Proofs: packed rows give the padded result on six architectures in three precisions; the ways of packed attention agree; an
+overflow in float16 skips one step; a resumed run is the run that was not interrupted. Measurements: training on 10,000 made-up
+sentences with models of the size of BERT-base and ModernBERT-base (random weights), at 200 sentences a step and, with gradient
+caching, at 4,096, beside the method of the released Mirror-BERT code and sentence-transformers with its own training without
+padding. A part that fails is a row with its reason. Without a GPU the same program runs on the CPU at toy size, which proves
+the program and measures nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from benchmarks import train_speed
+from benchmarks.side_by_side import add_common_flags, markdown, prepare, run_child, run_in_subprocess
+from mirror.common.errors import one_line, run_main
+
+
+PROOFS = ("packed-equals-padded", "attention-ways", "fp16-overflow", "resume")
+MODELS = ("BERT-base", "ModernBERT-base")
+SENTENCES = 10_000
+WHOLE = ("original-way", "sentence-transformers", "sentence-transformers-flash", "ours", "ours-compiled")
+CACHED = ("original-way", "sentence-transformers-flash-cached", "ours-cached", "ours-cached-compiled")
+PRECISION = "bf16"
+PEER = "sentence-transformers-flash"
+
+
+def main() -> None:
+    args = parse_arguments()
+    if args.child:
+        run_child(args, measure)
+        return
+    deadline = time.monotonic() + 60 * args.minutes
+    with tempfile.TemporaryDirectory() as work:
+        flags = [*sys.argv[1:], "--work", work]
+        facts = prepare(__file__, flags)
+        names = ["processes"] if args.processes > 1 else [*PROOFS, *measurements(args, facts["gpu"])]
+        results = {name: attempt(name, flags, deadline) for name in names}
+    write(args, facts, results)
+
+
+def parse_arguments(argv: list[str] | None = None) -> Namespace:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser.add_argument(
+        "--minutes", type=float, default=10, help="no part is started or goes on after this (default: 10)"
+    )
+    parser.add_argument("--processes", type=int, default=1, help="check this many processes instead (default: 1)")
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help=f"default: {' '.join(MODELS)}")
+    add_common_flags(parser)
+    parser.set_defaults(rounds=1, output_dir="out/gpu-report")
+    return parser.parse_args(argv)
+
+
+def measurements(args: Namespace, gpu: bool) -> list[str]:
+    """`model/batch/variant` of every training that is timed, and the limit of the card for each model."""
+    whole, cached = batches(gpu)
+    ways = [(whole, "matmul"), *((whole, way) for way in WHOLE), *((cached, way) for way in CACHED)]
+    return [f"{model}/{batch}/{way}-{PRECISION}" for batch, way in ways for model in args.models]
+
+
+def batches(gpu: bool) -> tuple[int, int]:
+    return (200, 4096) if gpu else (8, 16)
+
+
+def attempt(name: str, flags: list[str], deadline: float) -> dict:
+    """The result of one part, or `{"failed": why}`."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        found = {"failed": "left out: the --minutes are over"}
+    else:
+        try:
+            found = run_in_subprocess(__file__, name, flags, timeout=left)
+        except RuntimeError as error:
+            found = {"failed": one_line(error, 200)}
+    outcome = found.get("failed") or f"{found['process_seconds']:.1f} s"
+    print(f"{name}: {outcome}", file=sys.stderr)
+    return found
+
+
+# ---- The report ------------------------------------------------------------------------------------------------------
+
+
+def write(args: Namespace, facts: dict, results: dict[str, dict]) -> None:
+    """`gpu_report.md`, also to stdout, and `gpu_report.json`."""
+    folder = Path(args.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    where = (
+        facts["machine"] if facts["gpu"] else f"No GPU here: toy sizes on {facts['machine']}; the times say nothing"
+    )
+    timed = {name: found for name, found in results.items() if "/" in name}
+    text = f"{where}\n\n{proofs_table({name: found for name, found in results.items() if name not in timed})}"
+    if timed:
+        text += f"\n{speed_table(timed, facts)}\n{LEGEND}"
+    (folder / "gpu_report.md").write_text(text, encoding="utf-8")
+    (folder / "gpu_report.json").write_text(json.dumps({"facts": facts, "results": results}, indent=1) + "\n")
+    print(text)
+
+
+def proofs_table(results: dict[str, dict]) -> str:
+    rows = []
+    for name, found in results.items():
+        shown = found.get("rows") or [{"check": name, "outcome": "FAILED", "detail": found["failed"]}]
+        rows += [(row["check"], row["outcome"], row["detail"].replace("|", "\\|")) for row in shown]
+    return markdown(("check", "outcome", "detail"), rows)
+
+
+def speed_table(results: dict[str, dict], facts: dict) -> str:
+    header = ("model", "batch", "variant", "s for 10,000", "sentences/s", "tokens/s", "of the matmul limit", "peak GB")
+    rows = []
+    for name, found in results.items():
+        model, batch, variant = name.split("/")
+        if variant.startswith("matmul"):
+            limit = f"{found['gflops'] / 1000:.3g} TFLOP/s" if "gflops" in found else found["failed"]
+            rows.append((model, "", f"plain products, {PRECISION}", "", "", "", limit, "", ""))
+            continue
+        if "failed" in found:
+            rows.append((model, batch, variant, found["failed"].replace("|", "\\|"), *[""] * 5))
+            continue
+        speed, tokens = int(batch) / found["step_seconds"], facts["tokens"][model]
+        peers = (found for other, found in results.items() if other.startswith(f"{model}/{batch}/{PEER}"))
+        peer = next(peers, {})
+        cells = (
+            f"{SENTENCES / speed:.2f}",
+            f"{speed:,.0f}",
+            f"{2 * tokens * speed:,.0f}",
+            share_of_limit(2 * tokens * speed, results, model),
+            f"{found['peak_gb']:.2f}",
+            f"{peer['step_seconds'] / found['step_seconds']:.2f}x" if "step_seconds" in peer else "",
+        )
+        rows.append((model, batch, variant, *cells))
+    return markdown((*header, "faster than the peer"), rows)
+
+
+LEGEND = (
+    "The time is that of the steps after start-up and warm-up, for 10,000 sentences, two views of each. Tokens count without "
+    "padding. The limit is what plain products of the shapes of the model's linear layers reach on this card; a cached step makes "
+    "one forward pass more, which is not counted. The peer is sentence-transformers with flash-attn and its own training without "
+    "padding.\n"
+)
+
+
+def share_of_limit(tokens_per_second: float, results: dict[str, dict], model: str) -> str:
+    limit = next(found for name, found in results.items() if name.startswith(f"{model}/") and "/matmul-" in name)
+    if "gflops" not in limit:
+        return ""
+    flops = 3 * limit["flops_per_token"] * tokens_per_second  # the backward pass costs twice the forward pass
+    return f"{flops / 1e9 / limit['gflops']:.0%}"
+
+
+# ---- In a measuring subprocess ---------------------------------------------------------------------------------------
+
+
+def measure(name: str, args: Namespace) -> dict:
+    if name == "prepare":
+        return make_inputs(args)
+    if name == "processes":
+        from benchmarks.process_proofs import several_processes
+
+        return {"rows": several_processes(args.processes, Path(args.work))}
+    if name in PROOFS:
+        from benchmarks.gpu_proofs import PROOFS as functions
+
+        return {"rows": functions[name]()}
+    model, batch, variant = name.split("/")
+    return train_speed.measure(variant, training_arguments(args, model, int(batch)))
+
+
+def training_arguments(args: Namespace, model: str, batch: int) -> Namespace:
+    """The flags of train_speed.py: at 200 sentences one epoch, the first tenth of it as warm-up."""
+    gpu = batch in batches(True)
+    steps, warmup = (SENTENCES // batch * 9 // 10, SENTENCES // batch // 10) if gpu and batch == 200 else (3, 2)
+    flags = ["--train_file", "", "--model_name_or_path", str(Path(args.work) / model), "--batch_size", str(batch)]
+    flags += ["--steps", str(steps), "--warmup_steps", str(warmup), "--work", str(Path(args.work) / str(batch))]
+    return train_speed.parse_arguments([*flags, "--mini_batch_size", "512" if gpu else "8"])
+
+
+def make_inputs(args: Namespace) -> dict:
+    """Write the models and, for each batch, the sentences that its steps need."""
+    import torch
+
+    from benchmarks.stand_in import machine, made_up_sentences, make_model, make_modernbert
+
+    gpu = torch.cuda.is_available()
+    counts = {batch: batch * sum(steps_of(training_arguments(args, MODELS[0], batch))) for batch in batches(gpu)}
+    texts = list(dict.fromkeys(made_up_sentences(2 * max(counts.values()))))
+    for batch, count in counts.items():
+        folder = Path(args.work) / str(batch)
+        folder.mkdir()
+        (folder / "corpus.txt").write_text("\n".join(texts[:count]) + "\n", encoding="utf-8")
+    sizes = {"BERT-base": (12, 768), "ModernBERT-base": (22, 768)} if gpu else dict.fromkeys(MODELS, (2, 64))
+    make_model(Path(args.work) / "BERT-base", texts[:20_000], *sizes["BERT-base"])
+    make_modernbert(Path(args.work) / "ModernBERT-base", texts[:20_000], *sizes["ModernBERT-base"])
+    tokens = {
+        model: train_speed.mean_tokens(str(Path(args.work) / model), texts[:2000], max_length=50) for model in MODELS
+    }
+    return {"gpu": gpu, "machine": machine(), "tokens": tokens}
+
+
+def steps_of(args: Namespace) -> tuple[int, int]:
+    return args.warmup_steps, args.steps
+
+
+if __name__ == "__main__":
+    run_main(main)

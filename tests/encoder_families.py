@@ -1,0 +1,179 @@
+"""Every masked LM that transformers ships natively, tiny; `python -m tests.encoder_families` writes docs/encoders.md from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from transformers import AutoModel, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from mirror.modeling.packing import TOLERANCE, packing_unsupported_reason
+
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "encoders.md"
+SIZES = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 64,
+    "max_position_embeddings": 80,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """One native model type."""
+
+    name: str
+    example: str
+    settings: dict = field(default_factory=dict)
+
+
+FAMILIES = {
+    "albert": Family("ALBERT", "albert/albert-base-v2", {"embedding_size": 16}),
+    "bert": Family("BERT", "google-bert/bert-base-uncased"),
+    "big_bird": Family("BigBird", "google/bigbird-roberta-base", {"attention_type": "original_full"}),
+    "camembert": Family("CamemBERT", "almanach/camembert-base"),
+    "convbert": Family("ConvBERT", "YituTech/conv-bert-base", {"embedding_size": 32}),
+    "data2vec-text": Family("data2vec", "facebook/data2vec-text-base"),
+    "deberta": Family("DeBERTa", "microsoft/deberta-base"),
+    "deberta-v2": Family("DeBERTa v2, v3", "microsoft/deberta-v3-base"),
+    "distilbert": Family(
+        "DistilBERT",
+        "distilbert/distilbert-base-uncased",
+        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
+    ),
+    "electra": Family("ELECTRA", "google/electra-base-discriminator", {"embedding_size": 16}),
+    "ernie": Family("ERNIE", "nghuyong/ernie-3.0-base-zh"),
+    "eurobert": Family("EuroBERT", "EuroBERT/EuroBERT-210m", {"mask_token_id": 4, "num_key_value_heads": 2}),
+    "flaubert": Family("FlauBERT", "flaubert/flaubert_base_uncased", {"emb_dim": 32, "n_layers": 2, "n_heads": 4}),
+    "fnet": Family("FNet", "google/fnet-base"),
+    "gte": Family("GTE", "alibaba-nlp-community/gte-multilingual-base"),
+    "ibert": Family("I-BERT", "kssteven/ibert-roberta-base"),
+    "jina_embeddings_v3": Family("jina-embeddings-v3", "jinaai/jina-embeddings-v3-hf"),
+    "longformer": Family("Longformer", "allenai/longformer-base-4096", {"attention_window": 4}),
+    "luke": Family("LUKE", "studio-ousia/luke-base", {"entity_vocab_size": 10, "entity_emb_size": 8}),
+    "megatron-bert": Family("Megatron-BERT", "nvidia/megatron-bert-uncased-345m"),
+    "mobilebert": Family(
+        "MobileBERT",
+        "google/mobilebert-uncased",
+        {"embedding_size": 32, "true_hidden_size": 32, "intra_bottleneck_size": 32},
+    ),
+    "modernbert": Family(
+        "ModernBERT",
+        "answerdotai/ModernBERT-base",
+        {"local_attention": 8, "global_attn_every_n_layers": 2, "cls_token_id": 2, "sep_token_id": 3},
+    ),
+    "mpnet": Family("MPNet", "microsoft/mpnet-base"),
+    "mra": Family("MRA", "uw-madison/mra-base-512-4"),
+    "nomic_bert": Family("NomicBERT", "nomic-ai/nomic-embed-text-v1.5"),
+    "nystromformer": Family("Nystromformer", "uw-madison/nystromformer-512"),
+    "rembert": Family("RemBERT", "google/rembert", {"input_embedding_size": 16, "output_embedding_size": 16}),
+    "roberta": Family("RoBERTa", "FacebookAI/roberta-base"),
+    "roberta-prelayernorm": Family("RoBERTa, norm first", "andreasmadsen/efficient_mlm_m0.40"),
+    "roc_bert": Family(
+        "RoCBert", "weiweishi/roc-bert-base-zh", {"enable_pronunciation": False, "enable_shape": False}
+    ),
+    "roformer": Family("RoFormer", "junnyu/roformer_chinese_base", {"embedding_size": 32}),
+    "squeezebert": Family("SqueezeBERT", "squeezebert/squeezebert-uncased", {"embedding_size": 32}),
+    "ultrabert": Family("UltraBERT", "dmis-lab/UltraBERT-150M", {"sliding_window": 4}),
+    "xlm": Family("XLM", "FacebookAI/xlm-mlm-en-2048", {"emb_dim": 32, "n_layers": 2, "n_heads": 4}),
+    "xlm-roberta": Family("XLM-RoBERTa", "FacebookAI/xlm-roberta-base"),
+    "xlm-roberta-xl": Family("XLM-RoBERTa-XL", "facebook/xlm-roberta-xl"),
+    "xmod": Family("X-MOD", "facebook/xmod-base", {"languages": ["en_XX"], "default_language": "en_XX"}),
+    "yoso": Family("YOSO", "uw-madison/yoso-4096"),
+}
+# Masked LMs to transformers, but not encoders of text for this project.
+LEFT_OUT = {
+    "bart": "with a decoder",
+    "mbart": "with a decoder",
+    "mvp": "with a decoder",
+    "esm": "proteins",
+    "esmc": "proteins",
+    "layoutlm": "texts with their place on a page",
+    "tapas": "tables",
+    "modernvbert": "texts with pictures",
+    "neomme": "texts with pictures",
+    "ultravbert": "texts with pictures",
+    "perceiver": "bytes; its vectors are those of latents, not of tokens",
+    "reformer": "hashed attention of a language model",
+    "funnel": "not tried",
+}
+HEAD = """\
+# Which encoders work
+
+The masked LMs that transformers {version} ships natively, so without code from elsewhere (`--trust_remote_code`). Each was made tiny with random
+weights and tried as at the start of a training. All but those with a remark in bold are also trained, saved, and read by transformers and
+sentence-transformers with equal vectors in `tests/modeling/test_encoder_families.py`. This page is written by `python -m tests.encoder_families`, and that test compares it.
+
+- **packed**: trained without padding, all texts of a batch in one row, attention within each text only. Vectors and gradients are those of
+  padded texts. This is decided at the start of every training (`--packing auto`), by a trial on the model itself that reaches past its local
+  window, if it has one.
+- **padded**: gives the same vectors, but computes padding too ([what that costs](performance.md#training)).
+  Where padding changes the vector of a text, the vector depends on the other texts of its batch: choose another encoder.
+- **refused**, before anything is trained: encoders with a decoder (`bart`, `mbart`, `mvp`) and decoders.
+
+| encoder | model type | for example | how it is trained |
+| --- | --- | --- | --- |
+"""
+TAIL = """
+DeBERTa and MPNet add a learned function of the distance of two tokens to the products of their attention, inside their own attention
+modules; transformers' attention interface, through which packing works, never sees these. Packing them would take a copy of their attention code
+here, so they are padded.
+
+Not encoders of plain text, though masked LMs to transformers: {left_out}.
+"""
+
+
+def tiny(model_type: str, vocabulary: int = 200) -> PreTrainedModel:
+    """The same weights at every call, without dropout."""
+    torch.manual_seed(0)
+    settings = SIZES | {"vocab_size": vocabulary} | FAMILIES[model_type].settings
+    return AutoModel.from_config(CONFIG_MAPPING[model_type](**settings)).eval()
+
+
+def outcome(model_type: str) -> str:
+    """`packed`, or `padded` and why."""
+    model = tiny(model_type)
+    change = change_by_padding(model)
+    reason = packing_unsupported_reason(model, "mean")
+    if not reason:
+        return "packed"
+    why = reason.partition(", relative")[0]  # its number differs from machine to machine
+    return f"padded: {why}" + ("; **padding changes the vector of a text**" if change > TOLERANCE else "")
+
+
+@torch.no_grad()
+def change_by_padding(model: PreTrainedModel) -> float:
+    """Relative difference of the token vectors of a text alone and beside a longer one."""
+    texts = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 9, 3, 0, 0, 0]])
+    alone = model(input_ids=texts[1:, :3], attention_mask=torch.ones(1, 3).long()).last_hidden_state[0]
+    beside = model(input_ids=texts, attention_mask=(texts > 0).long()).last_hidden_state[1, :3]
+    return ((beside - alone).norm() / alone.norm()).item()
+
+
+def page() -> str:
+    rows = [
+        f"| {family.name} | `{model_type}` | {family.example} | {outcome(model_type)} |\n"
+        for model_type, family in sorted(FAMILIES.items(), key=lambda item: item[1].name.lower())
+    ]
+    left_out = ", ".join(f"`{name}` ({why})" for name, why in LEFT_OUT.items())
+    head = HEAD.format(version=version("transformers"))
+    return head + "".join(rows) + TAIL.format(left_out=left_out)
+
+
+def missing() -> set[str]:
+    """Model types that this list does not know."""
+    return set(MODEL_FOR_MASKED_LM_MAPPING_NAMES) - FAMILIES.keys() - LEFT_OUT.keys()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
