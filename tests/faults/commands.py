@@ -127,13 +127,12 @@ def is_temporary(path: Path) -> bool:
 
 def run_all(work: Path, every: int = 1) -> tuple[str, int]:
     """Every `every`-th fault of each command; returns the table and how many are wrong."""
-    commands = Commands(work)
-    scenarios = [
-        commands.disturb_all(Scenario(name, act), result, every)
-        for name, act, result in (
-            ("run_encode.py", commands.encode, commands.encoded),
-            ("a cell of an encoder", commands.study_of_an_encoder, commands.scores),
-            ("a chain of two stages", commands.study_of_a_chain, commands.scores),
-        )
-    ]
+    commands, scenarios = Commands(work), []
+    for name, act, result in (
+        ("run_encode.py", commands.encode, commands.encoded),
+        ("a cell of an encoder", commands.study_of_an_encoder, commands.scores),
+        ("a chain of two stages", commands.study_of_a_chain, commands.scores),
+    ):
+        scenarios.append(commands.disturb_all(Scenario(name, act), result, every))
+        sys.stderr.write(f"{name}: {dict(scenarios[-1].outcomes)}\n")
     return table(scenarios), count_wrong(scenarios)
