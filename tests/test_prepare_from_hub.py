@@ -19,7 +19,7 @@ from datasets import ClassLabel, Dataset, Features, Value
 from huggingface_hub import HfFileSystem, constants
 
 from data_scripts import prepare_eval_data
-from data_scripts.eval_data_hub import ARCHIVES, HUB, hub_source
+from data_scripts.eval_data_hub import ARCHIVES, HUB, HubArchive, hub_source
 from mirror.common.errors import InputError
 from mirror.evaluation.language_bias import LANGUAGES
 from mirror.evaluation.run import make_plan
@@ -212,3 +212,14 @@ def test_a_damaged_answer_is_one_line(hub, monkeypatch, tmp_path):
         prepare(monkeypatch, tmp_path / "data", "sts16")
     with pytest.raises(InputError, match="cannot load senteval.tar"):
         prepare(monkeypatch, tmp_path / "data", "sickr")
+
+
+@pytest.mark.parametrize("link", ["", "/etc"], ids=["file", "link"])
+def test_an_archive_puts_nothing_beyond_its_folder(tmp_path, link):
+    (tmp_path / "set").mkdir()
+    with tarfile.open(tmp_path / "set/a.tar", "w") as archive:
+        member = tarfile.TarInfo("inside" if link else "../outside")
+        member.type, member.linkname = (tarfile.SYMTYPE if link else tarfile.REGTYPE), link
+        archive.addfile(member)
+    with pytest.raises(InputError, match="cannot load a.tar of set .*outside|absolute path"):
+        HubArchive("set", "main", "a.tar", "SICK").unpacked(tmp_path).__enter__()

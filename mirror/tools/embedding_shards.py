@@ -70,13 +70,14 @@ class ShardFolder:
             InputError: the folder cannot be created, contains other files, or vectors with other settings.
         """
         make_output_folder(self.path)
+        left = {*self.path.glob("_shard-*.tmp"), *self.path.glob(f"_{MANIFEST}.*.tmp")}  # by a crash
         if (self.path / MANIFEST).exists():
             self._check_manifest()
-        elif any(self.path.iterdir()):
+        elif set(self.path.iterdir()) - left:
             raise InputError(f"--output_dir {self.path} contains other files; give a new or an empty folder")
         else:
             self._write_manifest({})
-        for temporary in self.path.glob("_shard-*.tmp"):
+        for temporary in left:
             temporary.unlink()
 
     def holds(self, number: int, texts: Sequence[str]) -> bool:

@@ -1,6 +1,8 @@
 /* Counts the calls that change files below one folder, and makes the n-th of them fail or kill the process.
 
-   cc -shared -fPIC -o fault_shim.so fault_shim.c -ldl;  LD_PRELOAD=./fault_shim.so python -m tests.faults */
+   cc -shared -fPIC -o shim.so shim.c -ldl;  FAULT_STATE=a_file LD_PRELOAD=./shim.so python ...
+
+   All processes with the same FAULT_STATE count together, so the n-th call is that of any of them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -9,42 +11,61 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 enum { COUNT, KILL, FAIL, FULL };
 
-static char root[PATH_MAX], calls[1 << 16];
-static long made, chosen;
-static int armed, mode, full;
+static struct state {
+    long made, chosen;
+    int armed, mode, full;
+    char root[PATH_MAX], calls[1 << 16]; /* a letter for each call */
+} nothing, *state = &nothing;
+
+__attribute__((constructor)) static void share(void) {
+    const char *path = getenv("FAULT_STATE");
+    int file = path ? open(path, O_RDWR | O_CREAT, 0600) : -1;
+    if (file < 0 || ftruncate(file, sizeof *state)) return;
+    void *shared = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (shared != MAP_FAILED) state = shared;
+    close(file);
+}
 
 void fault_arm(const char *folder, long number, int what) {
-    strncpy(root, folder, sizeof root - 1);
-    made = full = 0, calls[0] = 0, chosen = number, mode = what, armed = 1;
+    state->armed = 0;
+    strncpy(state->root, folder, sizeof state->root - 1);
+    memset(state->calls, 0, sizeof state->calls);
+    state->made = state->full = 0, state->chosen = number, state->mode = what, state->armed = 1;
 }
-void fault_disarm(void) { armed = full = 0; }
-const char *fault_calls(void) { return calls; }
+void fault_disarm(void) { state->armed = state->full = 0; }
+const char *fault_calls(void) { return state->calls; }
+
+static int starts(const char *path) { return !strncmp(path, state->root, strlen(state->root)); }
 
 static int below(int folder, const char *path) {
     char link[64], base[PATH_MAX] = "";
-    if (!armed || (path && path[0] == '/')) return armed && !strncmp(path, root, strlen(root));
+    if (!state->armed || (path && path[0] == '/')) return state->armed && starts(path);
     snprintf(link, sizeof link, folder == AT_FDCWD ? "/proc/self/cwd" : "/proc/self/fd/%d", folder);
     ssize_t length = readlink(link, base, sizeof base - 1);
-    return length > 0 && !strncmp(base, root, strlen(root));
+    return length > 0 && starts(base);
 }
 
 /* 0: go on. 1: fail, errno is set. 2: a write that is to be cut in half. */
 static int hit(char kind) {
-    if (made < (long)sizeof calls - 1) calls[made] = kind, calls[made + 1] = 0;
-    if (++made == chosen && mode == KILL) {
+    long number = __sync_add_and_fetch(&state->made, 1);
+    if (number < (long)sizeof state->calls) state->calls[number - 1] = kind;
+    int now = number == state->chosen;
+    if (now && state->mode == KILL) {
         if (kind == 'w') return 2;
         kill(getpid(), SIGKILL);
     }
-    if (made == chosen && mode == FULL) full = 1;
-    if (full && (kind == 'w' || kind == 'm')) return errno = ENOSPC, 1;
-    if (made == chosen && mode == FAIL) return errno = EIO, 1;
+    if (now && state->mode == FULL) state->full = 1;
+    if (state->full && (kind == 'w' || kind == 'm')) return errno = ENOSPC, 1;
+    if (now && state->mode == FAIL) return errno = EIO, 1;
     return 0;
 }
 
