@@ -13,7 +13,8 @@ from mirror.training.arguments import parse_arguments
 
 
 FOLDER = Path(__file__).resolve().parents[1] / "recipes"
-RECIPES = sorted(path for path in FOLDER.glob("*.yaml") if not path.name.startswith("cmlm-"))
+LATER = sorted(FOLDER.glob("*simcse-*.yaml"))  # methods that came after
+RECIPES = sorted(path for path in FOLDER.glob("*.yaml") if path not in LATER and not path.name.startswith("cmlm-"))
 # level: temperature, span, epochs, longest text; as published
 PUBLISHED = {"word": (0.2, 0, 2, 25), "phrase": (0.04, 2, 2, 25), "sentence": (0.04, 5, 1, 50)}
 # dropout, drophead, pooling of the four rows of Table 3
@@ -38,6 +39,19 @@ def values_of(parsed: tuple) -> dict:
 def test_a_recipe_gives_the_values_it_says(recipe):
     content, parsed = yaml.safe_load(recipe.read_text()), values_of(parse(recipe))
     assert {key: parsed[key] for key in content} == content
+
+
+@pytest.mark.parametrize("recipe", LATER, ids=lambda path: path.stem)
+def test_a_recipe_of_a_later_method_gives_what_it_says_with_its_source(recipe):
+    content, parsed = yaml.safe_load(recipe.read_text()), values_of(parse(recipe, "--data_dir", "x"))
+    assert {key: parsed[key] for key in content} == content
+    head, _, body = recipe.read_text().partition("\n\n")
+    number = "2109.04380" if recipe.stem.startswith("esimcse") else "2104.08821"
+    assert f"arXiv {number}" in head and "1,000,000" in head and f"--config recipes/{recipe.name}" in head
+    assert all(re.fullmatch(r"\w+: \S.*  # \S.*", line) for line in body.splitlines()) and body
+    assert (parsed["loss"], parsed["temperature"], parsed["pooling"]) == ("one_way", 0.05, "cls")
+    assert (parsed["projection_head"], parsed["load_best_model_at_end"]) == ("mlp", True)
+    assert recipe.stem.startswith("esimcse") == (parsed["augmentation"] == "repeat") == bool(parsed["negative_queue"])
 
 
 def test_a_study_gives_the_same_values_as_flags():
