@@ -113,9 +113,9 @@ def run_job(job: Job, keep_models: bool) -> None:
         "identity": job.identity,
         "tasks": tasks,
     }
-    atomic_write_text(job.folder / RESULT, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
     if not keep_models:
         _remove_models(job)
+    atomic_write_text(job.folder / RESULT, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
 
 def estimated_seconds(jobs: Sequence[Job], done: Sequence[dict], num_processes: int) -> tuple[float, str]:

@@ -65,7 +65,7 @@ class Commands:
 
     def study(self, study, scripts: dict[str, str]) -> None:
         import run_study
-        from mirror.studies import execution
+        from mirror.studies import processes
         from mirror.studies.catalogue import STUDIES
         from tests.studies.test_run_study import write_inputs
 
@@ -77,18 +77,15 @@ class Commands:
                 (place / "data/mirror_corpus" / name).write_text("a few words\n")
         for name, code in scripts.items():
             (place / name).write_text(code)
-        execution.ROOT, STUDIES["small"] = place, study
+        processes.ROOT, STUDIES["small"] = place, study
         sys.argv = ["run_study.py", "small", "--model_name_or_path", self.model, "--data_dir", str(place / "data")]
         sys.argv += ["--output_dir", str(self.out), "--seeds", "33"]
         run_study.main()
 
     def scores(self) -> dict[str, list[str]]:
-        """The scores without the seconds that they took, and which files there are.
-
-        Models apart: a study that is killed between a cell's record and the removal of its model leaves the model.
-        """
+        """The scores without the seconds that they took, and which files there are."""
         lines = (self.out / "results.csv").read_text().splitlines()
-        files = (path for path in self.out.rglob("*") if not is_temporary(path) and "model" not in path.parts)
+        files = (path for path in self.out.rglob("*") if not is_temporary(path))
         names = sorted(path.relative_to(self.out).as_posix() for path in files)
         return {"scores": [line.rpartition(",")[0] for line in lines], "files": names}
 
