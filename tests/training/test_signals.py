@@ -128,6 +128,10 @@ def test_a_signal_is_noted_and_asks_for_a_save_after_the_step(monkeypatch, capfd
     assert stop.agreed == 0  # a signal of an earlier training is forgotten
 
 
+def test_which_signals_save():
+    assert [number.name for number in SIGNALS] == ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"]
+
+
 def test_a_save_that_was_asked_for_stays(monkeypatch):
     stop, control = StopOnSignal(), SimpleNamespace(should_save=True)
     stop.on_step_end(None, None, control)
