@@ -56,31 +56,33 @@ LIBRARIES = (
         "coverage",
     ),
 )
-# The tests of each module; two processes that cost ten seconds are left to the suite.
+# The quick tests of each module, by file, or by name where others of the file train for long.
+GRADIENT = "training/test_gradient_cache::test_the_gradient_is_that_of_the_whole_batch_with_dropout_on"
+GENERATOR = "training/test_gradient_cache::test_the_generator_of_a_gpu_is_stored_and_set_too"
 TESTS = {
     "mirror/training/losses.py": "training/test_losses test_devices",
     "mirror/cmlm/losses.py": "cmlm/test_losses test_devices",
     "mirror/modeling/pooling.py": "modeling/test_pooling cmlm/test_losses",
     "mirror/data/packing.py": "modeling/test_packing",
     "mirror/modeling/packing.py": "modeling/test_packing modeling/test_dropout",
-    "mirror/data/collators.py": "data/test_collators training/test_gradient_cache",
+    "mirror/data/collators.py": "data/test_collators",
     "mirror/data/augmentation.py": "data/test_augmentation data/test_span_mask",
     "mirror/data/two_view_dataset.py": "data/test_two_view_dataset data/test_augmentation",
-    "mirror/training/gradient_cache.py": "training/test_gradient_cache",
+    "mirror/training/gradient_cache.py": f"{GRADIENT} {GENERATOR}",
     "mirror/training/learnable_temperature.py": "training/test_learnable_temperature",
     "mirror/common/alignment_uniformity.py": "common/test_alignment_uniformity test_devices",
     "mirror/modeling/attention.py": "modeling/test_packing modeling/test_dropout test_devices",
     "mirror/modeling/cpu_attention.py": "modeling/test_packing test_devices",
-    "mirror/modeling/dropout.py": "modeling/test_dropout modeling/test_packing test_devices",
-    "mirror/modeling/checkpoint.py": "modeling/test_checkpoint modeling/test_readers",
+    "mirror/modeling/dropout.py": "modeling/test_dropout test_devices",
+    "mirror/modeling/checkpoint.py": "modeling/test_checkpoint",
     "mirror/modeling/dense_layers.py": "tools/test_component_removal",
-    "mirror/common/atomic_files.py": "common/test_atomic_files training/test_manifest",
+    "mirror/common/atomic_files.py": "common/test_atomic_files",
     "mirror/training/manifest.py": "training/test_manifest",
-    "mirror/training/resumable.py": "training/test_resumable training/test_signals",
+    "mirror/training/resumable.py": "training/test_resumable",
     "mirror/training/run_identity.py": "training/test_run_identity",
     "mirror/training/checkpoint_selection.py": "training/test_checkpoint_selection",
     "mirror/training/levels.py": "training/test_arguments",
-    "mirror/training/disk_space.py": "training/test_disk training/test_resumable",
+    "mirror/training/disk_space.py": "training/test_disk",
     "mirror/training/signals.py": "training/test_signals",
 }
 
@@ -94,7 +96,8 @@ class Suite:
     def __init__(self, module: str, work: Path, mutants: list[Mutant]):
         self.module, self.work, self.mutants = module, work, mutants
         self.file = work / module
-        self.arguments = [f"tests/{name}.py" for name in TESTS[module].split()]
+        parts = (name.partition("::") for name in TESTS[module].split())
+        self.arguments = [f"tests/{file}.py{mark}{test}" for file, mark, test in parts]
         self.arguments += ["-q", "-p", "no:cacheprovider", "--tb=no", f"--basetemp={work.parent / 'temporary'}"]
         self.seconds, self.failed, self.functions = {}, "", []
 

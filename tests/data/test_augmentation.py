@@ -184,6 +184,7 @@ def test_masked_tokens_are_the_text_s_own(tokenizer, sentences):
         assert first == ids and len(second) == len(ids)
         assert (second[0], second[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
         assert second.count(tokenizer.mask_token_id) < len(ids) - 2
+        assert all(new in (tokenizer.mask_token_id, old) for new, old in zip(second, ids, strict=True))
 
 
 def test_default_rates_are_filled_in():

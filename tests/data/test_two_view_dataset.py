@@ -11,8 +11,16 @@ import pytest
 from datasets import Dataset
 
 from mirror.common.errors import InputError
+from mirror.data.augmentation import span_mask
 from mirror.data.corpus import load_corpus
-from mirror.data.two_view_dataset import StreamedTwoViewDataset, TwoViewDataset, ViewSettings, ViewTokenizer
+from mirror.data.two_view_dataset import (
+    StreamedTwoViewDataset,
+    TwoViewDataset,
+    ViewSettings,
+    ViewTokenizer,
+    special_tokens_around,
+    two_view_dataset,
+)
 from tests.two_at_once import run_two_processes
 
 
@@ -86,6 +94,22 @@ def test_a_stream_gives_the_same_rows(tokenizer, sentences):
     streamed = list(itertools.islice(stream, len(sentences)))
     assert streamed != held  # shuffled
     assert sorted(map(str, streamed)) == sorted(map(str, held))
+
+
+def test_rows_are_fetched_together_as_one_by_one(tokenizer, sentences):
+    dataset = two_view_dataset(Dataset.from_dict({"text": sentences[:9]}), tokenizer, SETTINGS, batch_size=3)
+    assert (
+        dataset.__getitems__([7, 0]) == [dataset[7], dataset[0]]
+        and dataset[7]["first_ids"] != dataset[7]["second_ids"]
+    )
+
+
+def test_special_tokens_may_be_more_on_one_side():
+    def tokenize(text: str, return_special_tokens_mask: bool) -> dict[str, list[int]]:
+        assert text == "a" and return_special_tokens_mask
+        return {"input_ids": [1, 2, 5, 6, 9], "special_tokens_mask": [1, 1, 0, 0, 1]}
+
+    assert special_tokens_around(tokenize) == ([1, 2], [9])
 
 
 def test_pairs_keep_their_sides(tokenizer):
@@ -164,6 +188,15 @@ def test_other_code_does_not_read_the_cache(cached_texts, tokenizer, maps, monke
     TwoViewDataset(cached_texts, tokenizer, SETTINGS)
     source = inspect.getsource
     monkeypatch.setattr(inspect, "getsource", lambda module: source(module) + "# changed")
+    maps.clear()
+    TwoViewDataset(cached_texts, tokenizer, SETTINGS)
+    assert maps
+
+
+def test_other_noise_does_not_read_the_cache(cached_texts, tokenizer, maps, monkeypatch):
+    TwoViewDataset(cached_texts, tokenizer, SETTINGS)
+    source, noise = inspect.getsource, inspect.getmodule(span_mask)
+    monkeypatch.setattr(inspect, "getsource", lambda module: source(module) + "# changed" * (module is noise))
     maps.clear()
     TwoViewDataset(cached_texts, tokenizer, SETTINGS)
     assert maps

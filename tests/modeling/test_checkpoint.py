@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.models import Dense, Normalize
+from torch import nn
 from transformers import AutoModel, AutoTokenizer
 
 from mirror.common.errors import InputError
@@ -92,6 +94,31 @@ def test_the_stored_pooling_and_a_file_that_does_not_say(bert_folder, tmp_path):
         stored_pooling(tmp_path)
     (tmp_path / "mirror_config.json").unlink()
     assert stored_pooling(tmp_path) == "cls"
+
+
+def test_layers_after_the_pooling_are_saved_and_read(bert_folder, tmp_path):
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    layer = Dense(32, 8, activation_function=nn.Identity())
+    prompts = {"prompts": {"query": "find: "}, "default_prompt_name": None}
+    for _ in range(2):  # the second time into a folder that is there
+        save_encoder(tmp_path, model, tokenizer, "mean", 12, head=[layer, Normalize()], prompts=prompts)
+    plain = Encoder(model.eval(), tokenizer, "mean", 12).encode(TEXTS)
+    expected = nn.functional.normalize(layer.linear(torch.from_numpy(plain)), dim=1).detach()
+    read = SentenceTransformer(str(tmp_path), device="cpu")
+    np.testing.assert_allclose(read.encode(TEXTS), expected.numpy(), atol=1e-5)
+    assert [module["path"] for module in json.loads((tmp_path / "modules.json").read_text())] == [
+        *("", "1_Pooling", "2_Dense", "3_Normalize")
+    ]
+    config = json.loads((tmp_path / "config_sentence_transformers.json").read_text())
+    assert (config["prompts"], config["similarity_fn_name"]) == ({"query": "find: "}, "cosine")
+    save_encoder(tmp_path / "plain", model, tokenizer, "mean", 12)
+    config = json.loads((tmp_path / "plain" / "config_sentence_transformers.json").read_text())
+    assert (config["prompts"], config["default_prompt_name"], config["model_type"]) == (
+        {},
+        None,
+        "SentenceTransformer",
+    )
+    assert config["__version__"].keys() == {"sentence_transformers", "transformers", "pytorch"}
 
 
 def test_texts_with_special_tokens_are_read_alike(bert_folder, tmp_path):

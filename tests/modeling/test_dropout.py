@@ -17,6 +17,7 @@ from mirror.modeling.dropout import (
     PairedDropout,
     apply_dropout,
     drophead_scale,
+    dummy_input_ids,
     replace_dropout,
     set_dropout,
 )
@@ -351,6 +352,13 @@ def test_gradient_checkpointing_replays_the_noise(paired):
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     assert max(float(gradient.abs().max()) for gradient in gradients[0]) > 0
     torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta"])
+def test_ids_for_a_trial_are_as_many_as_asked_for_and_no_padding(name):
+    model = tiny(name)
+    ids = dummy_input_ids(model, 9)
+    assert ids.shape == (1, 9) and model.config.pad_token_id not in ids
 
 
 def test_paired_modules_are_paired():

@@ -93,7 +93,7 @@ def test_rounding(tokens, round_to, length):
 
 
 def test_the_default_is_a_multiple_of_512():
-    assert pack([[3] * 5600], 0, 0)["input_ids"].shape == (1, 11 * 512)
+    assert pack([[3] * 9000], 0, 0)["input_ids"].shape == (1, 18 * 512)
 
 
 def test_rounding_leaves_few_lengths_and_little_waste():

@@ -171,11 +171,14 @@ def test_what_does_not_come_from_writing_is_raised_as_it_is(tmp_path, monkeypatc
     for error in (SafetensorError("header"), Exception("No space left on device (os error 28)")):
         with pytest.raises(InputError, match="^cannot save x: "):
             raise_save_error(error, "x", tmp_path)
-    monkeypatch.setattr("mirror.training.disk_space.describe_peer_failure", lambda error: "another process has ended")
+    monkeypatch.setattr(
+        "mirror.training.disk_space.describe_peer_failure", lambda error: "has ended" if str(error) == "gloo" else None
+    )
     with pytest.raises(RuntimeError, match="gloo"):
         raise_save_error(RuntimeError("gloo"), "x", tmp_path)
-    with pytest.raises(InputError):
-        raise_save_error(OSError("gloo"), "x", tmp_path)
+    for error in (OSError("gloo"), RuntimeError("unexpected pos")):
+        with pytest.raises(InputError):
+            raise_save_error(error, "x", tmp_path)
 
 
 def free_space(monkeypatch, count: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from mirror.training.gradient_cache import backward_through_cache
+from mirror.training.gradient_cache import backward_through_cache, random_state, set_random_state
 from mirror.training.losses import info_nce
 from tests.tiny_trainer import make_trainer
 from tests.training.test_trainer import first_gradient
@@ -58,6 +58,16 @@ def test_the_gradient_is_that_of_the_whole_batch_with_dropout_on(network, sizes)
         torch.testing.assert_close(parameter.grad, gradient, rtol=1e-6, atol=1e-6)
     assert exchanged == [False] * (len(sizes) - 1) + [True]
     assert torch.equal(torch.get_rng_state(), state_after)
+
+
+def test_the_generator_of_a_gpu_is_stored_and_set_too(monkeypatch):
+    assert len(random_state()) == 1
+    set_again, gpu = [], torch.tensor([7])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "set_rng_state", set_again.append)
+    set_random_state(random_state())
+    assert set_again == [gpu]
 
 
 @pytest.mark.parametrize(

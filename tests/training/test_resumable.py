@@ -54,6 +54,15 @@ def test_the_old_checkpoint_is_deleted_only_when_the_new_one_is_complete(
     assert [path.name for path in tmp_path.glob("*-*")] == ["checkpoint-4"]
 
 
+def test_the_best_checkpoint_is_kept_beside_the_last(bert_folder, sentences, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 6, "save_total_limit": 2}
+    trainer = make_trainer(bert_folder, sentences, tmp_path, **options)
+    best = str(tmp_path / "checkpoint-2")
+    trainer.add_callback(At(3, lambda: setattr(trainer.state, "best_model_checkpoint", best)))
+    trainer.train()
+    assert {path.name for path in tmp_path.glob("checkpoint-*")} == {"checkpoint-2", "checkpoint-6"}
+
+
 def test_a_full_disk_leaves_the_last_checkpoint_and_one_line(bert_folder, sentences, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     trainer = make_trainer(bert_folder, sentences, tmp_path, save_strategy="steps", save_steps=2, max_steps=6)
@@ -77,7 +86,8 @@ def test_resuming_a_complete_run_trains_nothing(bert_folder, sentences, tmp_path
     whole.train()
     assert not whole.was_complete and 10 % (len(sentences) // 20)
     again = make_trainer(bert_folder, sentences, tmp_path, **options)
-    again.train(resume_from_checkpoint=last_complete_checkpoint(tmp_path))
+    metrics = again.train(resume_from_checkpoint=last_complete_checkpoint(tmp_path)).metrics
+    assert metrics["epoch"] == pytest.approx(10 / (len(sentences) // 20))
     assert again.was_complete and again.state.global_step == 10
     for name, value in weights(whole).items():
         assert torch.equal(weights(again)[name], value), name

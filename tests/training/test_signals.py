@@ -112,19 +112,24 @@ def test_a_signal_is_noted_and_asks_for_a_save_after_the_step(monkeypatch, capfd
     stop.on_save(args, state, control)
     assert not control.should_save and not ended
     try:
-        for _ in range(2):
+        said = "\nSIGHUP: this step is finished and saved, then the run ends\n"
+        for expected in (said, ""):
             os.kill(os.getpid(), signal.SIGHUP)
+            assert capfd.readouterr().err == expected
         stop.on_step_end(args, state, control)
         assert control.should_save and not ended
         stop.on_save(args, state, control)
     finally:
         stop.restore()
     assert ended == [128 + signal.SIGHUP] and [signal.getsignal(each) for each in SIGNALS] == handlers
-    assert capfd.readouterr().err == "\nSIGHUP: this step is finished and saved, then the run ends\n"  # once
     assert "stopped by SIGHUP after step 3 of 9, which is saved" in caplog.text
     stop.on_train_begin(args, state, control)
     stop.on_step_end(args, state, control)
     assert stop.agreed == 0  # a signal of an earlier training is forgotten
+
+
+def test_which_signals_save():
+    assert [number.name for number in SIGNALS] == ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"]
 
 
 def test_a_save_that_was_asked_for_stays(monkeypatch):
