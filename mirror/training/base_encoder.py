@@ -33,7 +33,7 @@ def describe_base(name: str, pooling: str | None, head: nn.Sequential, args: Mir
     modules = ", ".join([f"{pooling} pooling", *(type(module).__name__.lower() for module in head)])
     flags = " ".join(f"--{flag} {value}" for flag, value in changed.items())
     settings = f"settings for adapting: {flags}; the others" if flags else "settings"
-    return f"base: {name} is an encoder already ({modules}); {settings} of the paper for {texts} (docs/own-text.md)"
+    return f"base: {name} is an encoder already ({modules}); {settings} of the paper for {texts} (docs/adapt.md)"
 
 
 def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:

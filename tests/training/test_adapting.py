@@ -75,7 +75,7 @@ def test_the_start_says_what_was_found(bert_folder, sentences, tmp_path, caplog)
     assert [line for line in caplog.messages if line.startswith("base: ")] == [
         f"base: {Path(bert_folder).name} is a masked language model; settings of the paper for sentences",
         "base: one is an encoder already (mean pooling); settings for adapting: --augmentation delete --augmentation_rate 0.2; "
-        "the others of the paper for sentences (docs/own-text.md)",
+        "the others of the paper for sentences (docs/adapt.md)",
         "base: one is trained by --pooling cls instead of its own; settings of the paper for sentences",
     ]
     assert first.settings["augmentation"] == "span" and second.settings["augmentation"] == "delete"
