@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import get_args
 
 from mirror.common.cli import one_of, probability
@@ -11,7 +12,7 @@ from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
 from mirror.modeling.choices import POOLING_MODES, Attention, Packing
 from mirror.training.base_options import BaseOptions, check_max_seq_length
 from mirror.training.beyond_options import BeyondOptions
-from mirror.training.choices import CRITERIA, KEEP_WITHIN, LOSSES
+from mirror.training.choices import CRITERIA, KEEP_WITHIN, KEEP_WITHIN_TEXTS, LOSSES
 from mirror.training.levels import (
     EMBEDDED_LEARNING_RATE,
     ENCODER_SETTINGS,
@@ -89,7 +90,7 @@ class EvaluationOptions:
         default=None,
         metadata={
             "help": "How much of --keep may be lost. A run that loses more stops there, and the best step within the bound is "
-            f"saved: by --select_by, or without it the last. Default: {KEEP_WITHIN}."
+            f"saved: by --select_by, or without it the last. Default: {KEEP_WITHIN}; {KEEP_WITHIN_TEXTS} for a file of texts."
         },
     )
 
@@ -309,7 +310,8 @@ class MirrorOptions(
         if self.select_by is not None:
             one_of("--select_by", self.select_by, CRITERIA)
         if self.keep and self.keep_within is None:
-            self.keep_within = KEEP_WITHIN
+            is_file_of_texts = Path(self.keep).is_file() and Path(self.keep).suffix != ".tsv"
+            self.keep_within = KEEP_WITHIN_TEXTS if is_file_of_texts else KEEP_WITHIN
         if self.keep_within is not None and self.keep_within < 0:
             raise InputError(f"--keep_within must be 0 or more, got {self.keep_within}")
         if self.validation_samples is not None and (self.validation_samples < 0 or self.validation_samples == 1):
