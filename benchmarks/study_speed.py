@@ -47,7 +47,7 @@ def main() -> None:
     if len({json.dumps(run["scores"], sort_keys=True) for runs in results.values() for run in runs}) > 1:
         raise InputError("the two ways gave different scores")
     cells = len(results["forked"][0]["scores"])
-    title = f"{cells} cells of {args.study[0]}, equal scores; {args.rounds} rounds; median (min-max)"
+    title = f"{cells} cells of {args.command[0]}, equal scores; {args.rounds} rounds; median (min-max)"
     rows = [
         (
             name,
@@ -63,11 +63,11 @@ def main() -> None:
 
 
 def parse_arguments(argv: Sequence[str]) -> Namespace:
-    """Parse the flags of this script; what is left over is `study`, for run_study.py."""
+    """Parse the flags of this script; what is left over is `command`, for run_study.py."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add_common_flags(parser)
-    args, args.study = parser.parse_known_args(argv)
-    if not args.study:
+    args, args.command = parser.parse_known_args(argv)
+    if not args.command:
         raise InputError("name a study and the flags of run_study.py; run_study.py --list prints all studies")
     return args
 
@@ -81,7 +81,7 @@ def measure(variant: str, args: Namespace) -> dict:
         processes.run_script = run_anew
         run_study.WARM = ()
     with tempfile.TemporaryDirectory() as folder:
-        sys.argv = ["run_study.py", *args.study, "--output_dir", folder]
+        sys.argv = ["run_study.py", *args.command, "--output_dir", folder]
         run_study.main()
         records = {path.parent.name: json.loads(path.read_text()) for path in Path(folder).glob("*/cell.json")}
     tasks = {name: record["tasks"] for name, record in records.items()}

@@ -88,7 +88,7 @@ def test_the_metadata_has_the_version_and_the_extras(site):
     (info,) = site.glob("*.dist-info")
     metadata = message_from_string((info / "METADATA").read_text(encoding="utf-8"))
     assert metadata["Version"] == mirror.__version__
-    extras = {"demo", "onnx", "lora", "logging", "benchmarks", "corpora", "dev"}
+    extras = {"demo", "onnx", "lora", "logging", "benchmarks", "corpora", "dev", "mutants"}
     assert set(metadata.get_all("Provides-Extra")) == extras
 
 

@@ -188,7 +188,14 @@ def test_masked_tokens_are_the_text_s_own(tokenizer, sentences):
 
 
 def test_default_rates_are_filled_in():
-    assert DEFAULT_RATES == {"token": 0.15, "whole_word": 0.15, "reorder": 0.1, "delete": 0.1, "crop": 0.1}
+    assert DEFAULT_RATES == {
+        "token": 0.15,
+        "whole_word": 0.15,
+        "reorder": 0.1,
+        "delete": 0.1,
+        "crop": 0.1,
+        "repeat": 0.32,
+    }
     for augmentation, rate in DEFAULT_RATES.items():
         assert MirrorConfig(augmentation=augmentation).augmentation_rate == rate
     assert MirrorConfig().augmentation_rate is None and MirrorConfig(augmentation="none").augmentation_rate is None

@@ -77,4 +77,4 @@ def test_the_grid_has_runs_that_harm_for_every_base_and_corpus():
     assert len(trained) >= 40 and len(OWN_TEXT.cells) - len(trained) == 3
     assert set(Counter(cell.part for cell in trained)) == set(CORPORA)
     harmful = {(cell.part, cell.language) for cell in trained if cell.row.endswith("rate x 15")}
-    assert len(harmful) == 3 * len(CORPORA)
+    assert harmful == {(cell.part, cell.language) for cell in trained}

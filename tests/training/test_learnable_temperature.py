@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from mirror.common.errors import InputError
+from mirror.training.auxiliary import parameter_groups, resume
 from mirror.training.config import MirrorConfig
-from mirror.training.learnable_temperature import LearnableTemperature, resume_temperature
+from mirror.training.learnable_temperature import LearnableTemperature
 from mirror.training.losses import info_nce
 from tests.tiny_trainer import make_trainer
 from tests.training.test_trainer import weights
@@ -120,7 +121,7 @@ def test_it_is_the_exponential_of_a_parameter_without_decay(tmp_path):
     assert learned.log.grad.item() == pytest.approx(0.6)  # d exp(x) = exp(x)
     learned.on_step_begin(None, None, None)
     assert learned.log.grad is None
-    group = learned.parameter_group()
+    (group,) = parameter_groups([learned])
     assert group == {"params": [learned.log], "weight_decay": 0.0}
     with torch.device("meta"):
         assert LearnableTemperature(0.2, torch.device("cpu")).log.device.type == "cpu"
@@ -129,14 +130,14 @@ def test_it_is_the_exponential_of_a_parameter_without_decay(tmp_path):
 def test_what_is_saved_comes_back(tmp_path):
     LearnableTemperature(0.2, torch.device("cpu")).save(str(tmp_path))
     other = LearnableTemperature(0.5, torch.device("cpu"))
-    resume_temperature(other, str(tmp_path))
+    resume([other], [LearnableTemperature], str(tmp_path))
     assert other.value().item() == pytest.approx(0.2) and other.log.requires_grad
     with pytest.raises(InputError, match="resume with it too"):
-        resume_temperature(None, str(tmp_path))
+        resume([], [LearnableTemperature], str(tmp_path))
     (tmp_path / "temperature.json").unlink()
-    resume_temperature(None, str(tmp_path))
+    resume([], [LearnableTemperature], str(tmp_path))
     with pytest.raises(InputError, match="resume without --learnable_temperature"):
-        resume_temperature(other, str(tmp_path))
+        resume([other], [LearnableTemperature], str(tmp_path))
 
 
 @pytest.mark.slow
