@@ -25,6 +25,7 @@ def test_a_difference_above_the_tolerance_or_none_at_all_is_wrong():
     assert relative([one * 1.1], [one]) == pytest.approx(0.1)
 
 
+@pytest.mark.slow
 def test_packed_is_padded_in_every_precision_on_six_architectures():
     rows = packed_equals_padded()
     assert len(rows) == 6 * 3
@@ -91,6 +92,7 @@ def test_no_part_is_started_after_the_last_minute(capsys):
     assert "resume: left out" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", gpu_report.MODELS)
 def test_the_models_of_both_sizes_train(model, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pytest"])

@@ -312,6 +312,7 @@ def test_a_bare_flag_is_compared_too(bert_folder, workplace, tmp_path):
 # ---- The real scripts --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_chain_of_three_stages_is_trained_and_scored_by_the_real_scripts(
     bert_folder, sentences, tmp_path, monkeypatch
 ):

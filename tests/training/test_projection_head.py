@@ -82,6 +82,7 @@ def test_a_checkpoint_of_the_other_kind_is_refused(bert_folder, sentences, tmp_p
         without._load_optimizer_and_scheduler(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path):
     """With a queue and noise too, which all processes share."""
     options = DESCEND | HEAD | {"max_steps": 4, "negative_queue": 30, "queue_momentum": 0.9, "noise_negatives": 5}
