@@ -70,6 +70,8 @@ def main() -> None:
 
 def mean_reciprocal_ranks(model: str, corpus, seed: int, **noise) -> tuple[float, float]:
     """The criterion of `--select_by own_text` before and after one training."""
+    from scipy.stats import gmean
+
     from mirror.training.config import MirrorConfig
     from mirror.training.trainer import MirrorTrainer
 
@@ -80,13 +82,7 @@ def mean_reciprocal_ranks(model: str, corpus, seed: int, **noise) -> tuple[float
         trainer.train()
     tests = trainer.own_text_scores
     before, after = ([test[key] for test in tests] for key in ("mrr_before", "mrr_after"))
-    return geometric_mean(before), geometric_mean(after)
-
-
-def geometric_mean(numbers: list[float]) -> float:
-    from scipy.stats import gmean
-
-    return float(gmean(numbers))
+    return float(gmean(before)), float(gmean(after))
 
 
 def cell(values: list[float] | None, np) -> str:

@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     args = parser.parse_args()
 
-    from scipy.stats import spearmanr
+    from scipy.stats import gmean, spearmanr
 
     from benchmarks.side_by_side import markdown
     from mirror.assets import EMBEDDED_MODEL
@@ -55,7 +55,7 @@ def main() -> None:
         trainer = train(model, corpus, args.seed, **setting)
         search = plan.run(trainer.encoder(training=False).encode)["tasks"]["docs_search_dev"]["main_score"]
         words, halves = trainer.own_text_scores
-        both = [(words[key] * halves[key]) ** 0.5 for key in ("mrr_before", "mrr_after")]
+        both = [gmean([words[key], halves[key]]) for key in ("mrr_before", "mrr_after")]
         rows.append((name, words["after"], halves["after"], both[1], search))
         base = ("before", words["before"], halves["before"], both[0])
     names = ("", "words", "halves", "both (mean reciprocal ranks)", "docs_search_dev")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from datasets import Dataset
 from transformers import TrainerCallback
@@ -40,6 +42,24 @@ class At(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         if state.global_step == self.step:
             self.act()
+
+
+def run_whole_and_resumed(
+    model_folder: str, texts: list[str], folder: Path, **flags
+) -> tuple[MirrorTrainer, MirrorTrainer]:
+    """Trainers after nine steps in `folder / "whole"`, and after the same resumed from step 4; their weights are equal bits."""
+    flags |= {"save_strategy": "steps", "save_steps": 4, "learning_rate": 1e-3, "max_steps": 9}
+    whole = make_trainer(model_folder, texts, folder / "whole", **flags)
+    start = weights(whole)
+    whole.train()
+    resumed = make_trainer(model_folder, texts, folder / "again", **flags)
+    resumed.train(resume_from_checkpoint=str(folder / "whole" / "checkpoint-4"))
+    assert resumed.state.global_step == whole.state.global_step == 9
+    after, again = weights(whole), weights(resumed)
+    assert any(not torch.equal(after[name], value) for name, value in start.items())
+    for name, value in after.items():
+        assert torch.equal(again[name], value), name
+    return whole, resumed
 
 
 def weights(trainer: MirrorTrainer) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import bootstrap
+from scipy.stats import bootstrap, gmean
 
 from mirror.common.errors import InputError
 from mirror.common.nearest_neighbors import gold_ranks, unit_length
@@ -163,7 +163,7 @@ def combined_score(ranks: Sequence[np.ndarray]) -> float:
 
     It falls where an encoder gains by matching words and loses in meaning.
     """
-    return float(np.prod([(1 / each).mean() for each in ranks]) ** (1 / len(ranks)))
+    return float(gmean([(1 / each).mean() for each in ranks]))
 
 
 def describe_scores(scores: Sequence[dict]) -> str:

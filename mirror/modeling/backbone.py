@@ -41,12 +41,14 @@ def load_backbone(
     Raises:
         InputError: not found, not a model, not a bidirectional encoder, or not to be trusted (`mirror.common.loading_policy`).
     """
-    config = load_config(name_or_path)
+    check_name(name_or_path)
     with loading(name_or_path):
-        tokenizer = load_tokenizer(name_or_path, config)
-        loading_policy.check_weights(name_or_path, backbone_subfolder(name_or_path))
-        check_size(name_or_path, config)
-        model, has_pooler = _load_weights(name_or_path, config=config, dtype=dtype)
+        subfolder = backbone_subfolder(name_or_path)
+        config = load_config(name_or_path, subfolder)
+        tokenizer = load_tokenizer(name_or_path, config, subfolder)
+        loading_policy.check_weights(name_or_path, subfolder)
+        check_size(name_or_path, config, subfolder)
+        model, has_pooler = _load_weights(name_or_path, subfolder, config=config, dtype=dtype)
     if pooling == "pooler":
         if not has_pooler:
             raise InputError(f"{name_or_path} ({config.model_type}) has no pooler; use --pooling cls or mean")
@@ -55,14 +57,16 @@ def load_backbone(
     return model, tokenizer
 
 
-def load_tokenizer(name_or_path: str, config: PretrainedConfig) -> PreTrainedTokenizerBase:
-    """The tokenizer of a model.
+def load_tokenizer(
+    name_or_path: str, config: PretrainedConfig, subfolder: str | None = None
+) -> PreTrainedTokenizerBase:
+    """The tokenizer of a model; its `backbone_subfolder` is looked up where it is not given, here and below.
 
     Raises:
         InputError: its files are missing, where transformers would make one of five tokens, or it is another model's.
     """
     with loading(name_or_path):
-        subfolder = backbone_subfolder(name_or_path)
+        subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, subfolder=subfolder, **loading_policy.remote_code())
     check_vocabulary(tokenizer, config, name_or_path)
     return tokenizer
@@ -106,7 +110,7 @@ def check_texts_are_known(texts: list[str], tokenizer: PreTrainedTokenizerBase) 
         )
 
 
-def load_config(name_or_path: str) -> PretrainedConfig:
+def load_config(name_or_path: str, subfolder: str | None = None) -> PretrainedConfig:
     """The configuration of a bidirectional encoder.
 
     Raises:
@@ -114,7 +118,7 @@ def load_config(name_or_path: str) -> PretrainedConfig:
     """
     check_name(name_or_path)
     with loading(name_or_path):
-        subfolder = backbone_subfolder(name_or_path)
+        subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
         config = AutoConfig.from_pretrained(name_or_path, subfolder=subfolder, **loading_policy.remote_code())
     _refuse_decoder(name_or_path, config)
     return config
@@ -151,13 +155,14 @@ def loading(name_or_path: str) -> Iterator[None]:
             ) from error
 
 
-def check_size(name_or_path: str, config: PretrainedConfig) -> None:
+def check_size(name_or_path: str, config: PretrainedConfig, subfolder: str | None = None) -> None:
     """Refuse a configuration of more weights than are stored, before transformers allocates them all.
 
     Raises:
         InputError: the file has less than one bit for each weight.
     """
-    stored = loading_policy.weights_bytes(name_or_path, backbone_subfolder(name_or_path))
+    subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
+    stored = loading_policy.weights_bytes(name_or_path, subfolder)
     if stored is None:
         return
     layers, width = (getattr(config, name, None) or 0 for name in ("num_hidden_layers", "hidden_size"))
@@ -180,7 +185,8 @@ def keep_pooler(model: PreTrainedModel, name_or_path: str, from_scratch: bool = 
             whole, has_pooler = AutoModel.from_config(model.config, **loading_policy.remote_code()), False
     else:
         with loading(name_or_path):
-            whole, has_pooler = _load_weights(name_or_path, config=model.config, dtype=torch.float32)
+            subfolder = backbone_subfolder(name_or_path)
+            whole, has_pooler = _load_weights(name_or_path, subfolder, config=model.config, dtype=torch.float32)
     if _can_go_without_pooler(whole):
         _set_pooler_aside(whole, has_pooler)
         setattr(model, SPARE, getattr(whole, SPARE))
@@ -212,7 +218,7 @@ def _set_pooler_aside(model: PreTrainedModel, is_trained: bool) -> None:
     setattr(model, SPARE, [pooler])  # in a list, so that it is not a module of the model
 
 
-def _load_weights(name_or_path: str, **options) -> tuple[PreTrainedModel, bool]:
+def _load_weights(name_or_path: str, subfolder: str, **options) -> tuple[PreTrainedModel, bool]:
     """`from_pretrained` without its table of unused head weights, and whether the checkpoint has a pooler.
 
     Raises:
@@ -221,7 +227,7 @@ def _load_weights(name_or_path: str, **options) -> tuple[PreTrainedModel, bool]:
     with quiet(), torch.random.fork_rng(devices=[]):  # a pooler that is missing is drawn at random
         model, report = AutoModel.from_pretrained(
             name_or_path,
-            subfolder=backbone_subfolder(name_or_path),
+            subfolder=subfolder,
             output_loading_info=True,
             **loading_policy.weights(),
             **options,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy.stats import spearmanr
+from scipy.stats import gmean, spearmanr
 
 from mirror.evaluation import plots
 from mirror.studies.cells import Study
@@ -29,8 +29,8 @@ def own_text_of(record: RunRecord) -> dict | None:
     if not record.own_text:
         return None
     return {
-        "main_score": _geometric_mean([test["mrr_after"] for test in record.own_text]),
-        "before": _geometric_mean([test["mrr_before"] for test in record.own_text]),
+        "main_score": float(gmean([test["mrr_after"] for test in record.own_text])),
+        "before": float(gmean([test["mrr_before"] for test in record.own_text])),
         "num_examples": record.own_text[0]["texts"],
         "tests": {test["test"]: test["mrr_after"] for test in record.own_text},
         ALIGNMENT_UNIFORMITY: record.held_out_views[ALIGNMENT_UNIFORMITY],
@@ -122,7 +122,3 @@ def _both(over_all: float | None, within: float | None) -> str:
     return " ".join(
         form.format(value) for form, value in (("{:.2f}", over_all), ("({:.2f})", within)) if value is not None
     )
-
-
-def _geometric_mean(values: Sequence[float]) -> float:
-    return float(np.prod(values) ** (1 / len(values)))

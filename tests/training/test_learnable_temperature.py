@@ -14,8 +14,7 @@ from mirror.training.auxiliary import parameter_groups, resume
 from mirror.training.config import MirrorConfig
 from mirror.training.learnable_temperature import LearnableTemperature
 from mirror.training.losses import info_nce
-from tests.tiny_trainer import make_trainer
-from tests.training.test_trainer import weights
+from tests.tiny_trainer import make_trainer, run_whole_and_resumed
 from tests.two_at_once import run_two_processes
 
 
@@ -77,23 +76,12 @@ def test_a_half_precision_run_learns_it_too(bert_folder, sentences, tmp_path):
 
 
 def test_it_is_logged_and_resumed_to_the_last_bit_and_not_in_the_encoder(bert_folder, sentences, tmp_path):
-    options = LEARN | {"save_strategy": "steps", "save_steps": 4, "learning_rate": 1e-3, "logging_steps": 1}
-    options |= {"max_steps": 9}
-    whole = make_trainer(bert_folder, sentences, tmp_path / "whole", **options)
-    whole.train()
-    checkpoint = tmp_path / "whole" / "checkpoint-4"
-    again = make_trainer(bert_folder, sentences, tmp_path / "again", **options)
-    again.train(resume_from_checkpoint=str(checkpoint))
-    assert again.state.global_step == 9
+    whole, again = run_whole_and_resumed(bert_folder, sentences, tmp_path, **LEARN, logging_steps=1)
     assert torch.equal(again.learned.log, whole.learned.log) and abs(moved(whole)) > 1e-4
-    for name, value in weights(whole).items():
-        assert torch.equal(value, weights(again)[name]), name
-
     logged = [entry["temperature"] for entry in whole.state.log_history if "temperature" in entry]
     assert len(logged) == 9 and logged[-1] == pytest.approx(whole.learned.value().item(), abs=1e-6)
-    assert json.loads((checkpoint / "temperature.json").read_text())["log_temperature"] == pytest.approx(
-        math.log(logged[3]), abs=1e-4
-    )
+    saved = json.loads((tmp_path / "whole" / "checkpoint-4" / "temperature.json").read_text())
+    assert saved["log_temperature"] == pytest.approx(math.log(logged[3]), abs=1e-4)
     whole.save_model(str(tmp_path / "encoder"))
     assert not (tmp_path / "encoder" / "temperature.json").exists()
     assert not any("temperature" in name for name in load_file(tmp_path / "encoder" / "model.safetensors"))

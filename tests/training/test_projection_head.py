@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
 from mirror.training.losses import info_nce
-from tests.tiny_trainer import make_trainer
+from tests.tiny_trainer import make_trainer, run_whole_and_resumed
 from tests.training.test_trainer import weights
 from tests.two_at_once import run_two_processes
 
@@ -52,18 +52,9 @@ def test_it_is_trained_alike_in_every_way_of_training(bert_folder, sentences, tm
 
 
 def test_it_is_resumed_to_the_last_bit_and_not_in_the_encoder(bert_folder, sentences, tmp_path):
-    options = HEAD | {"save_strategy": "steps", "save_steps": 4, "learning_rate": 1e-3, "max_steps": 9}
-    whole = make_trainer(bert_folder, sentences, tmp_path / "whole", **options)
-    whole.train()
-    checkpoint = tmp_path / "whole" / "checkpoint-4"
-    again = make_trainer(bert_folder, sentences, tmp_path / "again", **options)
-    again.train(resume_from_checkpoint=str(checkpoint))
-    assert again.state.global_step == 9
+    whole, again = run_whole_and_resumed(bert_folder, sentences, tmp_path, **HEAD)
     for mine, theirs in zip(head_of(again), head_of(whole), strict=True):
         assert torch.equal(mine, theirs)
-    for name, value in weights(whole).items():
-        assert torch.equal(value, weights(again)[name]), name
-
     whole.save_model(str(tmp_path / "encoder"))
     assert not (tmp_path / "encoder" / "projection_head.safetensors").exists()
     make_trainer(bert_folder, sentences, tmp_path / "plain").save_model(str(tmp_path / "plain"))
