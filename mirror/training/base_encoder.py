@@ -1,13 +1,18 @@
-"""A base model that is an encoder already: what is kept of it, and what a run says about it."""
+"""The model that a training starts from: a masked LM, or an encoder already, of which more is kept."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
+from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
+from mirror.modeling.encoder import Encoder
 from mirror.training.levels import LEVEL_TEXTS
 
 
@@ -15,6 +20,70 @@ if TYPE_CHECKING:
     from mirror.training.config import MirrorConfig
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BaseEncoder:
+    """A loaded base model and what is kept of it.
+
+    Args:
+        head: its modules after the pooling, frozen.
+        prompt: the text before every text.
+        prompts: what the checkpoint says about prompts and truncation.
+        dimension: width D of the vectors that the loss compares.
+        truncate_dim: how many components the encoder that is saved returns; None: all.
+        max_seq_length: of the encoder that will be saved, in tokens; at least that of the training.
+    """
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    head: nn.Sequential
+    prompt: str
+    prompts: dict
+    dimension: int
+    truncate_dim: int | None
+    max_seq_length: int
+
+
+def load_base(
+    model: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, args: MirrorConfig, pairs: bool
+) -> BaseEncoder:
+    """The base model of a run; sets what `args` leaves open to what fits it (`MirrorConfig.resolve_for`) and says so.
+
+    Args:
+        model: a Hub id, a folder, or a loaded encoder without a head.
+        tokenizer: if it is not beside the model.
+        pairs: the corpus has two columns.
+
+    Raises:
+        InputError: a model or tokenizer that cannot be trained, or not with these settings.
+    """
+    name = model if isinstance(model, str) else model.name_or_path
+    known = checkpoint_settings(name) if name else {}
+    if isinstance(model, str):  # with the pooling of the base, which may need its pooler
+        model, own_tokenizer = load_backbone(model, args.pooling or known.get("pooling") or "mean")
+        tokenizer = tokenizer or own_tokenizer
+    tokenizer = tokenizer or load_tokenizer(name, model.config)
+    check_vocabulary(tokenizer, model.config, name)
+    changed = args.resolve_for(name, model.config.model_type, known.get("pooling"), pairs)
+    head = keep_modules(known, args.pooling, name)
+    logger.info(describe_base(name, known.get("pooling"), head, args, changed))
+    check_length(model, args.max_seq_length)
+    encoder = Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*head])
+    if len(head):
+        encoder.check(name)
+    return BaseEncoder(
+        name=name,
+        model=model,
+        tokenizer=tokenizer,
+        head=head,
+        prompt=choose_prompt(name, known, args.prompt, args.prompt_name),
+        prompts=prompts_to_save(known, args),
+        dimension=encoder.dimension,
+        truncate_dim=known.get("truncate_dim"),
+        max_seq_length=min(max(args.max_seq_length, known.get("max_seq_length") or 0), position_limit(model)),
+    )
 
 
 def describe_base(name: str, pooling: str | None, head: nn.Sequential, args: MirrorConfig, changed: dict) -> str:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
+import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
@@ -13,36 +16,75 @@ from mirror.common.errors import InputError
 from mirror.data.augmentation import DEFAULT_RATES
 from mirror.data.two_view_dataset import TwoViewDataset, ViewSettings
 from mirror.evaluation.own_text import OwnTextTest, make_tests
-from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer
+from mirror.modeling.encoder import Encoder
+from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, own_text_scorer
 from mirror.training.choices import OWN_TEXT
 from mirror.training.manifest import is_complete
 
 
+if TYPE_CHECKING:
+    from mirror.training.config import MirrorConfig
+
 logger = logging.getLogger(__name__)
 
 
-def make_own_text_tests(held_out: Dataset | None, asked: int | None, required: bool = False) -> list[OwnTextTest]:
-    """The tests that fit the held-out rows; none, and a line in the log, where there can be none.
+class HeldOutScores:
+    """What is measured on the texts held out of a run: before, during and after its training.
 
     Args:
-        asked: `--validation_samples`.
-        required: `--select_by own_text` needs one.
+        rows: the held-out texts.
+        views: how the training makes its views.
+        tests_required: `--select_by own_text` needs a test.
+
+    Attributes:
+        tests: those that fit the texts; none, and a line in the log, where none does.
 
     Raises:
-        InputError: one is required, and there can be none.
+        InputError: a test is required, and too few of the texts can be used.
     """
-    try:
-        if held_out is None:
-            reason = (
-                "--validation_samples 0" if asked == 0 else "the corpus is small; --validation_samples 50 holds out 50"
-            )
-            raise InputError(f"no texts are held out to test on ({reason})")
-        return make_tests(*(held_out[column][:] for column in held_out.column_names))
-    except InputError as error:
-        if required:
-            raise InputError(f"--select_by {OWN_TEXT}: {error}") from error
-        logger.info("on your text: %s", error)
-        return []
+
+    def __init__(
+        self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, views: ViewSettings, tests_required: bool = False
+    ):
+        self.tests: list[OwnTextTest] = []
+        try:
+            self.tests = make_tests(*(rows[column][:] for column in rows.column_names))
+        except InputError as error:
+            if tests_required:
+                raise InputError(f"--select_by {OWN_TEXT}: {error}") from error
+            logger.info("on your text: %s", error)
+        self._noise_of_training = alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views))
+        self.views = comparable_views_scorer(rows, tokenizer, views)
+
+    def criteria(self) -> list[Scorer]:
+        """What is measured at every evaluation: alignment and uniformity, and the tests."""
+        return [self._noise_of_training, *([own_text_scorer(self.tests)] if self.tests else ())]
+
+    def ranks(self, encoder: Encoder) -> list[np.ndarray]:
+        """For each test the rank of each text, (N,)."""
+        return [test.ranks(encoder.encode) for test in self.tests]
+
+    def compare(self, before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[dict] | None:
+        """`OwnTextTest.compare` of each test; None without tests."""
+        return [test.compare(*ranks) for test, *ranks in zip(self.tests, before, after, strict=True)] or None
+
+
+def make_held_out_scores(
+    rows: Dataset | None, tokenizer: PreTrainedTokenizerBase, views: ViewSettings, args: MirrorConfig
+) -> HeldOutScores | None:
+    """None, and a line in the log, where no texts are held out.
+
+    Raises:
+        InputError: `--select_by` needs some.
+    """
+    if rows is not None:
+        return HeldOutScores(rows, tokenizer, views, tests_required=args.select_by == OWN_TEXT)
+    if args.select_by:
+        raise InputError(f"--select_by {args.select_by}: the corpus is small; name a number of --validation_samples")
+    small = "the corpus is small; --validation_samples 50 holds out 50"
+    reason = "--validation_samples 0" if args.validation_samples == 0 else small
+    logger.info("on your text: no texts are held out to test on (%s)", reason)
+    return None
 
 
 def comparable_views_scorer(rows: Dataset, tokenizer: PreTrainedTokenizerBase, views: ViewSettings) -> Scorer:

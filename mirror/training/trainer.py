@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 
-import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
@@ -19,39 +18,27 @@ from mirror.common.alignment_uniformity import alignment, uniformity
 from mirror.common.errors import InputError
 from mirror.data.batching import LikeLengthSampler
 from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
-from mirror.data.corpus import Corpus, as_corpus, has_pairs, source_name, source_settings
-from mirror.data.corpus_report import corpus_report, format_report, near_duplicates_of, row_tokens
-from mirror.data.files import reading
-from mirror.data.held_out import hold_out
-from mirror.data.two_view_dataset import TwoViewDataset, two_view_dataset
+from mirror.data.corpus import Corpus, has_pairs, source_settings
+from mirror.data.corpus_report import row_tokens
 from mirror.evaluation.run import make_task_scorer
-from mirror.modeling.backbone import (
-    check_length,
-    check_texts_are_known,
-    check_vocabulary,
-    load_backbone,
-    load_tokenizer,
-    position_limit,
-)
 from mirror.modeling.checkpoint import save_encoder
-from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
 from mirror.training.auxiliary import parameter_groups, resume
-from mirror.training.base_encoder import describe_base, keep_modules, prompts_to_save
-from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, combine_scorers, own_text_scorer
-from mirror.training.choices import KEEP_STEP, OWN_TEXT
+from mirror.training.base_encoder import load_base
+from mirror.training.checkpoint_selection import Scorer, combine_scorers
+from mirror.training.choices import KEEP_STEP
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.gradient_cache import backward_through_cache
-from mirror.training.held_out_scores import comparable_views_scorer, has_nothing_left, make_own_text_tests
+from mirror.training.held_out_scores import has_nothing_left
 from mirror.training.keep import CosinesOfBase, StopWhereLost, is_within, make_kept_score, outcome
 from mirror.training.lora import add_lora, merged
 from mirror.training.objective import KINDS, Objective, check_dimensions
-from mirror.training.preflight import check_batch_fits
 from mirror.training.run_record import collect_settings
 from mirror.training.step_summary import queue_bytes, step_bytes, step_summary
+from mirror.training.training_texts import prepare_texts
 
 
 logger = logging.getLogger(__name__)
@@ -95,32 +82,11 @@ class MirrorTrainer(EncoderTrainer):
     ):
         args = args or MirrorConfig()
         set_seed(args.seed)
-        name = model if isinstance(model, str) else model.name_or_path
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
         self._score_kept = make_kept_score(args.keep, args.data_dir) if args.keep else None
-
-        # ---- Model: backbone, noise, packing -----------------------------------------------------------------------
-        base = checkpoint_settings(name) if name else {}
-        tokenizer = processing_class
-        if isinstance(model, str):  # with the pooling of the base, which may need its pooler
-            model, own_tokenizer = load_backbone(model, args.pooling or base.get("pooling") or "mean")
-            tokenizer = tokenizer or own_tokenizer
-        tokenizer = tokenizer or load_tokenizer(name, model.config)
-        check_vocabulary(tokenizer, model.config, name)
-        changed = args.resolve_for(name, model.config.model_type, base.get("pooling"), has_pairs(train_dataset))
-        self.head, self.prompts = keep_modules(base, args.pooling, name), prompts_to_save(base, args)
-        logger.info(describe_base(name, base.get("pooling"), self.head, args, changed))
-        self.truncate_dim = base.get("truncate_dim")
-        self.saved_length = min(max(args.max_seq_length, base.get("max_seq_length") or 0), position_limit(model))
-        check_length(model, args.max_seq_length)
-        encoder = Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*self.head])
-        if len(self.head):
-            encoder.check(name)
-        check_dimensions(args.matryoshka_dims, encoder.dimension)
-        if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
-            raise InputError(
-                "--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more"
-            )
+        self.base = load_base(model, processing_class, args, has_pairs(train_dataset))
+        model, tokenizer = self.base.model, self.base.tokenizer
+        check_dimensions(args.matryoshka_dims, self.base.dimension)
         packed = configure_noise_and_packing(
             model,
             args.pooling,
@@ -132,74 +98,52 @@ class MirrorTrainer(EncoderTrainer):
         )
         if args.lora_rank:
             add_lora(model, args.lora_rank)
-
-        # ---- Data: texts, views, collator --------------------------------------------------------------------------
-        self.prompt = choose_prompt(name, base, args.prompt, args.prompt_name)
-        views = args.view_settings(tokenizer, self.prompt)
-        with args.main_process_first(desc="two views of each text"):
-            corpus, score_views = as_corpus(train_dataset), None
-            if not args.force:
-                check_texts_are_known(corpus.sample_texts(200), tokenizer)
-            with reading(source_name(corpus.source)):
-                corpus, held_out = hold_out(corpus, args.validation_samples)
-                check_batch_fits(corpus.rows, args)
-            if held_out is None and args.select_by:
-                raise InputError(
-                    f"--select_by {args.select_by}: the corpus is small; name a number of --validation_samples"
-                )
-            if held_out is not None and args.eval_strategy != IntervalStrategy.NO:
-                score_views = alignment_uniformity_scorer(TwoViewDataset(held_out, tokenizer, views))
-            # Here, because the first process of a machine writes the cache of the views.
-            self._score_held_out = (
-                comparable_views_scorer(held_out, tokenizer, views) if held_out is not None else None
-            )
-            step_rows = args.train_batch_size * args.world_size
-            dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
-        near_duplicates = near_duplicates_of(corpus)
-        report = corpus_report(corpus, dataset, args.train_batch_size, near_duplicates)
-        logger.info("corpus\n%s", format_report(report, near_duplicates))
-        if isinstance(corpus.rows, IterableDataset):
-            if args.batching:
-                raise InputError(f"--batching {args.batching} needs all texts at once; leave out --streaming or it")
+        texts = prepare_texts(train_dataset, tokenizer, self.base.prompt, args)
+        if isinstance(texts.corpus.rows, IterableDataset):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
-
-        self.own_text = make_own_text_tests(held_out, args.validation_samples, args.select_by == OWN_TEXT)
-        score_own_text = own_text_scorer(self.own_text) if self.own_text and score_views else None
-        self.score = combine_scorers(score_views, score_own_text, score_tasks, score, self._score_kept)
+        self.corpus, self.held_out = texts.corpus, texts.held_out
+        label_free = self.held_out.criteria() if self.held_out and args.eval_strategy != IntervalStrategy.NO else []
+        self.score = combine_scorers(*label_free, score_tasks, score, self._score_kept)
         super().__init__(
             model=model,
             args=args,
-            train_dataset=dataset,
-            eval_dataset=dataset if self.score else None,  # Trainer wants one; `score` is what is evaluated
+            train_dataset=texts.dataset,
+            eval_dataset=texts.dataset if self.score else None,  # Trainer wants one; `score` is what is evaluated
             data_collator=make_collator(args, model, tokenizer, packed),
             processing_class=tokenizer,
-            base_model=name,
-            settings=collect_settings(args, model_name_or_path=name, **source_settings(corpus.source)),
-            corpus_report=report,
-            dataset_name=corpus.source.dataset_name,
+            base_model=self.base.name,
+            settings=collect_settings(args, model_name_or_path=self.base.name, **source_settings(texts.corpus.source)),
+            corpus_report=texts.report,
+            dataset_name=texts.corpus.source.dataset_name,
             **kwargs,
         )
-        self.corpus = corpus
         self.own_text_scores: list[dict] | None = None
         self.held_out_views: dict[str, float] | None = None
         self.kept: dict | None = None
         if args.keep:
             self.add_callback(StopWhereLost(args.keep_within))
-        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            self.own_text, self._score_held_out = [], None  # the weights are spread over the processes
-        if self.is_fsdp_enabled and args.lora_rank:
-            raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
-        self.objective = Objective(args, self.model, encoder.dimension)
+        self.objective = Objective(args, self.model, self.base.dimension)
         self.learned, self.auxiliaries = self.objective.learned, self.objective.auxiliaries
         for each in self.auxiliaries:
-            if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-                raise InputError(f"{each.flag} does not work with FSDP or DeepSpeed; leave it out")
             self.add_callback(each)
-        row_length = row_tokens(report, packed, args.max_seq_length)
+        if self.is_fsdp_enabled or self.is_deepspeed_enabled:
+            self._check_sharding()
+            self.held_out = None  # no process has all weights, so that none can encode
+        row_length = row_tokens(texts.report, packed, args.max_seq_length)
         self.summary = step_summary(args, step_bytes(model, args, row_length), queue_bytes(model, args))
         logger.info("batch: %s", self.summary)
+
+    def _check_sharding(self) -> None:
+        """
+        Raises:
+            InputError: a setting that does not work where the weights are spread over the processes.
+        """
+        if self.auxiliaries:
+            raise InputError(f"{self.auxiliaries[0].flag} does not work with FSDP or DeepSpeed; leave it out")
+        if self.args.lora_rank and self.is_fsdp_enabled:
+            raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
         """As in transformers; then measures what the training changed.
@@ -210,21 +154,17 @@ class MirrorTrainer(EncoderTrainer):
         resume_from_checkpoint = self.find_checkpoint(resume_from_checkpoint)
         if not self.args.force and has_nothing_left(resume_from_checkpoint, self.args.output_dir):
             return super().train(resume_from_checkpoint, **kwargs)
-        before = self._own_text_ranks()
+        before = self.held_out.ranks(self.encoder(training=False)) if self.held_out else None
         if isinstance(self._score_kept, CosinesOfBase):
             self._score_kept.remember(self.encoder(training=False).encode)
         output = super().train(resume_from_checkpoint, **kwargs)
         if self.args.keep:
             self.kept = outcome(self.state, self.args.keep, self.args.keep_within, self.args.learning_rate)
-        after = self._own_text_ranks()
-        scores = [test.compare(*ranks) for test, *ranks in zip(self.own_text, before, after, strict=True)]
-        self.own_text_scores = scores or None
-        if self._score_held_out:
-            self.held_out_views = self._score_held_out(self.encoder(training=False))
+        if self.held_out:
+            encoder = self.encoder(training=False)
+            self.own_text_scores = self.held_out.compare(before, self.held_out.ranks(encoder))
+            self.held_out_views = self.held_out.views(encoder)
         return output
-
-    def _own_text_ranks(self) -> list[np.ndarray]:
-        return [test.ranks(self.encoder(training=False).encode) for test in self.own_text]
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
@@ -256,9 +196,10 @@ class MirrorTrainer(EncoderTrainer):
             output = model(**inputs, output_hidden_states=self.args.pooling == "first_last_mean")
             mask = inputs["attention_mask"]
         vectors = pool(output, mask, self.args.pooling)
-        if not len(self.head):
+        head = self.base.head
+        if not len(head):
             return vectors
-        return self.head.to(vectors.device)({"sentence_embedding": vectors.float()})["sentence_embedding"]
+        return head.to(vectors.device)({"sentence_embedding": vectors.float()})["sentence_embedding"]
 
     def contrast(self, first: Tensor, second: Tensor) -> Tensor:
         """The loss of this process's rows against its own or, with `gather_negatives`, those of all processes.
@@ -298,14 +239,19 @@ class MirrorTrainer(EncoderTrainer):
                 other readers compute them.
         """
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False)
+        return self.encoder_of(model.eval())
+
+    def encoder_of(self, model: PreTrainedModel) -> Encoder:
+        """`model` with everything else of the encoder that is trained and saved."""
+        base = self.base
         return Encoder(
-            model.eval(),
-            self.processing_class,
+            model,
+            base.tokenizer,
             self.args.pooling,
-            self.saved_length,
-            [*self.head],
-            self.prompt,
-            self.truncate_dim,
+            base.max_seq_length,
+            [*base.head],
+            base.prompt,
+            base.truncate_dim,
         )
 
     def training_rows(self) -> list[Dataset | IterableDataset]:
@@ -373,10 +319,10 @@ class MirrorTrainer(EncoderTrainer):
                 model=model,
                 tokenizer=self.processing_class,
                 pooling=self.args.pooling,
-                max_seq_length=self.saved_length,
+                max_seq_length=self.base.max_seq_length,
                 settings=self.settings,
-                head=[*self.head],
-                prompts=self.prompts,
+                head=[*self.base.head],
+                prompts=self.base.prompts,
                 state_dict=state_dict if self.is_fsdp_enabled else None,
             )
 

@@ -87,7 +87,7 @@ def test_training_goes_through_the_modules_and_saves_them(bert_folder, sentences
         disable_tqdm=True, packing=packing,
     )  # fmt: skip
     trainer = MirrorTrainer(folder, config, sentences)
-    assert trainer.args.pooling == "mean" and [type(module).__name__ for module in trainer.head] == [
+    assert trainer.args.pooling == "mean" and [type(module).__name__ for module in trainer.base.head] == [
         "Dense",
         "Normalize",
     ]
@@ -159,7 +159,7 @@ def test_a_base_that_pools_without_its_prompt_is_trained_without_one(bert_folder
 def test_another_pooling_leaves_the_modules_out(base, sentences, tmp_path, caplog):
     config = MirrorConfig(output_dir=str(tmp_path / "out"), pooling="cls", per_device_train_batch_size=40)
     trainer = MirrorTrainer(base, config, sentences)
-    assert not len(trainer.head) and "its modules after the pooling are left out" in caplog.text
+    assert not len(trainer.base.head) and "its modules after the pooling are left out" in caplog.text
 
 
 def test_a_checkpoint_of_ours_is_a_base_too(base, sentences, tmp_path):

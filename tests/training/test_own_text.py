@@ -16,6 +16,10 @@ from run_mirror import main
 from tests.tiny_trainer import make_trainer
 
 
+def ranks_of(trainer) -> list[np.ndarray]:
+    return trainer.held_out.ranks(trainer.encoder(training=False))
+
+
 @pytest.fixture
 def many_sentences(sentences) -> list[str]:
     """600 distinct sentences of eight words."""
@@ -26,10 +30,10 @@ def many_sentences(sentences) -> list[str]:
 
 def test_the_ranks_are_those_of_the_base_and_of_the_trained_encoder(bert_folder, many_sentences, tmp_path):
     trainer = make_trainer(bert_folder, many_sentences, tmp_path, max_steps=3, learning_rate=1e-2)
-    (before, _), held_out = trainer._own_text_ranks(), trainer.own_text[0].answers
+    (before, _), held_out = ranks_of(trainer), trainer.held_out.tests[0].answers
     assert len(held_out) == 60 and not {*held_out} & {*trainer.corpus.rows["text"]}
     trainer.train()
-    after, _ = trainer._own_text_ranks()
+    after, _ = ranks_of(trainer)
     words, halves = trainer.own_text_scores
     assert (words["test"], halves["test"], words["texts"]) == ("words", "halves", 60)
     assert words["before"] == (before == 1).mean() and words["after"] == (after == 1).mean()
@@ -85,7 +89,7 @@ def test_it_chooses_the_checkpoint(bert_folder, many_sentences, tmp_path):
     curve = {row["step"]: row["eval_own_text"] for row in trainer.state.log_history if "eval_own_text" in row}
     assert list(curve) == [2, 4, 6, 8]
     assert trainer.state.best_global_step == max(curve, key=curve.get)
-    assert combined_score(trainer._own_text_ranks()) == pytest.approx(max(curve.values()))
+    assert combined_score(ranks_of(trainer)) == pytest.approx(max(curve.values()))
 
 
 def test_a_corpus_too_small_to_choose_on_is_refused(bert_folder, sentences, tmp_path):
