@@ -53,7 +53,7 @@ def _cells() -> tuple[Cell, ...]:
 OWN_TEXT = Study(
     "Does the test on held-out texts tell the truth? (not in the papers)",
     _cells(),
-    (*main_scores(TARGETS), Column("own_text", "own_text"), Column("own_text, before", "own_text", "before")),
+    (*main_scores(TARGETS), Column("own_text", "own_text")),
     figure="own_text",
     models={"embedded": str(EMBEDDED_MODEL)},
     note="Spearman over runs between each criterion and a score; in brackets the mean of the correlations within one base "

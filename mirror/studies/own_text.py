@@ -70,30 +70,57 @@ def criteria(runs: Sequence[dict]) -> dict[str, Callable[[dict], float]]:
     }
 
 
+def scored(study: Study) -> list[str]:
+    """The tasks whose scores the criteria are compared with."""
+    return [column.task for column in study.columns if column.task != OWN_TEXT]
+
+
 def base_of(record: Mapping) -> str:
     return record["row"].split(",")[0]
 
 
 def format_correlations(study: Study, records: Sequence[dict]) -> str:
     """Format a Markdown table: corpus and task by criterion; over all runs, and in brackets within a base model."""
-    tasks = [column.task for column in study.columns if column.task != OWN_TEXT]
+    tasks = scored(study)
     lines = []
     names = [OWN_TEXT, "words", "halves", ALIGNMENT_UNIFORMITY]
     for corpus in dict.fromkeys(record["part"] for record in records if OWN_TEXT in record["tasks"]):
         of_corpus = [record for record in records if record["part"] == corpus]
         for task in tasks:
-            found = correlations(of_corpus, task)
             count = sum(OWN_TEXT in record["tasks"] and task in record["tasks"] for record in of_corpus)
+            if not count:
+                continue
+            found = correlations(of_corpus, task)
             cells = [_both(*found[name]) if name in found else "" for name in names]
             lines.append(f"| {corpus} | {task} | {count} | {' | '.join(cells)} |")
     header = f"| trained on | scored on | runs | {' | '.join(names)} |\n| --- | --- |" + " ---: |" * (1 + len(names))
     return "\n".join([header, *lines]) + "\n"
 
 
+def format_runs(study: Study, records: Sequence[dict]) -> str:
+    """Format a Markdown table for each corpus: a row per run, and one per base model before any training."""
+    tables = []
+    for corpus in dict.fromkeys(record["part"] for record in records if record["part"]):
+        runs = [record for record in records if record["part"] == corpus]
+        tasks = [task for task in scored(study) if any(task in run["tasks"] for run in runs)]
+        headers = [corpus, *tasks, f"{OWN_TEXT}, before", f"{OWN_TEXT}, after"]
+        lines = [f"| {' | '.join(headers)} |", "| --- |" + " ---: |" * (len(headers) - 1)]
+        for base, of_base in groupby(runs, key=base_of):
+            before = [record for record in records if not record["part"] and base_of(record) == base]
+            for record in [*before, *of_base]:
+                own_text = record["tasks"].get(OWN_TEXT, {})
+                values = [record["tasks"][task]["main_score"] for task in tasks]
+                values += [own_text.get(key) for key in ("before", "main_score")]
+                shown = ("" if value is None else f"{value:.4f}" for value in values)
+                lines.append(f"| {record['row']} | {' | '.join(shown)} |")
+        tables.append("\n".join(lines))
+    return "\n\n".join(tables) + "\n"
+
+
 def scatter(path: Path, study: Study, records: Sequence[dict]) -> None:
     """Plot the criterion of each run against its score; a panel per task, a colour per corpus, a marker per base model."""
     runs = [record for record in records if OWN_TEXT in record["tasks"]]
-    tasks = [column.task for column in study.columns if column.task != OWN_TEXT]
+    tasks = scored(study)
     bases, corpora = (list(dict.fromkeys(map(of, runs))) for of in (base_of, lambda run: run["part"]))
     figure = Figure(figsize=(4.2 * len(tasks), 4.4), layout="constrained")
     for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):

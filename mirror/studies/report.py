@@ -10,7 +10,7 @@ from mirror.common.atomic_files import atomic_write_text
 from mirror.studies.cells import Study
 from mirror.studies.chains import is_chain_study, recipes_of
 from mirror.studies.figures import draw
-from mirror.studies.own_text import format_correlations
+from mirror.studies.own_text import format_correlations, format_runs
 from mirror.studies.plan import Setup, as_arguments
 from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside
 
@@ -32,9 +32,10 @@ def write_table(
     if not done:
         return ""
     scores, beside = collect(study, done), published_beside(study, setup.checkpoint_of)
-    table = format_table(study, scores, beside)
     if study.figure == "own_text":
-        table = f"{format_correlations(study, done)}\n{table}"
+        table = f"{format_correlations(study, done)}\n{format_runs(study, done)}"
+    else:
+        table = format_table(study, scores, beside)
     unfinished = [name for name, record in records.items() if record is None]
     run_on = dict.fromkeys(record["run_on"] for record in done if record.get("run_on"))
     notes = _notes(study, setup, scores, unfinished, [*run_on, *left_out])

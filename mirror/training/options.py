@@ -12,7 +12,7 @@ from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
 from mirror.modeling.choices import POOLING_MODES, Attention, Packing
 from mirror.training.base_options import BaseOptions, check_max_seq_length
 from mirror.training.beyond_options import BeyondOptions
-from mirror.training.choices import CRITERIA, KEEP_WITHIN, KEEP_WITHIN_TEXTS, LOSSES
+from mirror.training.choices import CRITERIA, KEEP_WITHIN, KEEP_WITHIN_TEXTS, LOSSES, OWN_TEXT
 from mirror.training.levels import (
     EMBEDDED_LEARNING_RATE,
     ENCODER_SETTINGS,
@@ -75,7 +75,9 @@ class EvaluationOptions:
         default=None,
         metadata={
             "help": "Keep the checkpoint that is best on the --validation_samples, out of ten unless --eval_steps says "
-            f"otherwise, by one of: {', '.join(CRITERIA)}."
+            f"otherwise, by one of: {', '.join(CRITERIA)}. The flag alone means {OWN_TEXT}.",
+            "nargs": "?",
+            "const": OWN_TEXT,
         },
     )
     keep: str | None = field(

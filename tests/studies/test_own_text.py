@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mirror.studies.grids_own_text import CORPORA, OWN_TEXT
-from mirror.studies.own_text import correlations, format_correlations, own_text_of, scatter
+from mirror.studies.own_text import correlations, format_correlations, format_runs, own_text_of, scatter
 from mirror.training.run_record import RunRecord
 
 
@@ -53,9 +53,31 @@ def test_the_table_and_the_figure_have_every_corpus_and_task(tmp_path):
     for corpus in ("docstrings", "words"):
         (line,) = (line for line in table.splitlines() if line.startswith(f"| {corpus} | stsb_dev | 6 | "))
         assert line.endswith(" | 0.77 (0.00) | 0.83 (0.25) | 0.48 (1.00) |")
-    assert "| words | simlex999 | 0 |  |" in table
+    assert "simlex999" not in table
     scatter(tmp_path / "figure.png", OWN_TEXT, runs)
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_runs_are_listed_by_corpus_after_their_base_model():
+    before = {
+        "row": "one, before",
+        "part": "",
+        "tasks": {"stsb_dev": {"main_score": 0.05}, "simlex999": {"main_score": 0}},
+    }
+    runs = [before, RUNS[0], RUNS[4], RUNS[1] | {"part": "words"}]
+    runs[1]["tasks"]["own_text"]["before"] = 0.12
+    assert format_runs(OWN_TEXT, runs).splitlines() == [
+        "| docstrings | stsb_dev | own_text, before | own_text, after |",
+        "| --- | ---: | ---: | ---: |",
+        "| one, before | 0.0500 |  |  |",
+        "| one, a | 0.1000 | 0.1200 | 0.1732 |",
+        "| two, b | 0.8000 |  | 0.6325 |",
+        "",
+        "| words | stsb_dev | own_text, before | own_text, after |",
+        "| --- | ---: | ---: | ---: |",
+        "| one, before | 0.0500 |  |  |",
+        "| one, b | 0.2000 |  | 0.2828 |",
+    ]
 
 
 def test_the_record_of_a_run_is_read():

@@ -37,6 +37,11 @@ def test_the_released_code_s_optimiser_is_the_default(parse):
     assert (training.max_grad_norm, training.dataloader_drop_last, training.train_batch_size) == (0, True, 200)
 
 
+def test_select_by_alone_means_the_test_on_own_text(parse):
+    chosen = [parse(*argv).select_by for argv in ((), ("--select_by",), ("--select_by", "alignment_uniformity"))]
+    assert chosen == [None, "own_text", "alignment_uniformity"]
+
+
 def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse):
     for argv, rate in (((), 2e-4), (("--learning_rate", "1e-5"), 1e-5)):
         config = parse(*argv)
