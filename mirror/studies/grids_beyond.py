@@ -11,7 +11,12 @@ STS = ("sts12", "sts13", "sts14", "sts15", "stsb", "sickr")
 PARTS = {
     "sentence": ("sentence", STS_SENTENCES, ("stsb_dev", *STS), {}),
     "word": ("word", WORDS.format("en"), ("simlex999", "bel_ncbi"), {}),
-    "docs": ("sentence", DOCSTRINGS, ("docs_search_dev", "docs_search"), {"max_train_samples": 12_000}),
+    "docs": (
+        "sentence",
+        DOCSTRINGS,
+        ("docs_search_dev", "docs_search"),
+        {"max_train_samples": 12_000, "validation_samples": 1000},
+    ),
 }
 OPTIONS = {
     "Mirror": {},
@@ -44,7 +49,10 @@ def _cells(row: str, options: dict) -> tuple[Cell, ...]:
     )
 
 
-COLUMNS = tuple(Column(task, task, part=part) for part, (_, _, tasks, _) in PARTS.items() for task in tasks)
+COLUMNS = (
+    *(Column(task, task, part=part) for part, (_, _, tasks, _) in PARTS.items() for task in tasks),
+    Column("own_text", "own_text", part="docs"),  # measured by each run on the texts that it held out
+)
 
 BEYOND = Study(
     "Beyond Mirror-BERT: each later option alone",
