@@ -124,9 +124,10 @@ def main() -> None:
         logger.warning("stopped; %d of %d cells are done; run the same command again for the rest",
                        len(progress.done), len(jobs))  # fmt: skip
         raise
-    sys.stdout.write(progress.write_table())
-    progress.write_figure()
-    logger.info("table.md, results.csv and figure.png are in %s", output_dir)
+    if progress.done:
+        sys.stdout.write(progress.write_table())
+        progress.write_figure()
+        logger.info("table.md, results.csv and figure.png are in %s", output_dir)
     if is_chain and len(progress.done) == len(jobs) and not (args.keep_models or args.stages_dir):
         remove_stages(stages_dir)
     if failures:

@@ -2,7 +2,8 @@
 
 A text is to be found among all, by some of its words or by its first half. Training with any noise on words makes the
 first easier; a rate that is too high also makes the encoder match words instead of meanings, which the second shows: the
-halves of a text share hardly a word. Names are found by a misspelling, pairs by their other side.
+halves of a text share hardly a word. Names are found by a misspelling, which does not agree with entity linking
+(docs/studies/own_text.md), pairs by their other side.
 
 Knows texts and the function `encode`; knows nothing of training.
 """
@@ -33,7 +34,7 @@ KINDS = {
     "words": f"found by {QUERY_WORDS} of their words",
     "halves": "found by their first half, which shares few words with the second",
     "pairs": "of the second column found by the first",
-    "spellings": "found by a misspelling",
+    "spellings": "found by a misspelling, which says nothing of synonyms",
 }
 ADVICE = "more texts, other noise (--augmentation delete --augmentation_rate 0.5) or another --learning_rate"
 

@@ -139,8 +139,9 @@ def estimated_seconds(jobs: Sequence[Job], done: Sequence[dict], num_processes: 
 
 
 def _remove_models(job: Job) -> None:
-    for name in ("model", "second_model"):
-        shutil.rmtree(job.folder / name, ignore_errors=True)
+    for folder in (job.folder / name for name in ("model", "second_model")):
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def _run_script(job: Job, script: str, flags: Flags) -> None:
@@ -168,7 +169,7 @@ def _reason(job: Job, status: int) -> str:
 def _last_line(path: Path) -> str:
     """Return the last error line of a log, or its last line if there is none."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["no output"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing is in its log; is the disk full?"]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (errors or lines)[-1][:300]
 

@@ -59,6 +59,7 @@ def run_in_processes(
         ended: called with the index of a call that has ended and its exit status, 0 where it succeeded.
 
     Raises:
+        OSError: the folder of a log cannot be made; the other processes are ended.
         SystemExit: after SIGTERM or Ctrl-C, with the status 128 + the signal's number.
     """
     free, waiting = environments(num_processes), list(enumerate(zip(calls, logs, strict=True)))
@@ -68,6 +69,7 @@ def run_in_processes(
             while waiting and free:
                 index, (call, log) = waiting.pop(0)
                 environment = free.pop(0)
+                log.parent.mkdir(parents=True, exist_ok=True)
                 process = CONTEXT.Process(target=_make_call, args=(call, log, environment))
                 process.start()
                 running[process.sentinel] = index, process, environment
@@ -95,8 +97,10 @@ def _make_call(call: Callable[[], None], log: Path, environment: Environment) ->
 
 
 def _call_with_log(call: Callable[[], None], log: Path) -> None:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
+    try:
+        sys.stdout = sys.stderr = log.open("w", encoding="utf-8", buffering=1)
+    except OSError:
+        sys.exit(2)  # the parent reports that the log is empty
     for descriptor in (1, 2):  # of libraries that are not written in Python
         os.dup2(sys.stdout.fileno(), descriptor)
     call()

@@ -53,6 +53,12 @@ class HeldOutScores:
             if tests_required:
                 raise InputError(f"--select_by {OWN_TEXT}: {error}") from error
             logger.info("on your text: %s", error)
+        if tests_required and self.tests[0].kind == "spellings":
+            logger.warning(
+                "--select_by %s: of names and words the best at misspellings is kept, which need not be the best at "
+                "synonyms or similarity; --pair_columns or --eval_tasks know more",
+                OWN_TEXT,
+            )
         self._noise_of_training = alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views))
         self.views = comparable_views_scorer(rows, tokenizer, views)
 

@@ -82,6 +82,13 @@ def test_the_combined_score_falls_where_meaning_is_lost():
     assert combined_score([np.array([1, 1]), np.array([9, 9])]) < combined_score([words, halves])
 
 
+def test_choosing_by_misspellings_warns(bert_folder, tmp_path, caplog):
+    generator = random.Random(0)
+    names = sorted({"".join(generator.choices("abcdefgh", k=9)) for _ in range(200)})
+    make_trainer(bert_folder, names, tmp_path, select_by="own_text", validation_samples=60, force=True)
+    assert "the best at misspellings is kept" in caplog.text
+
+
 def test_it_chooses_the_checkpoint(bert_folder, many_sentences, tmp_path):
     flags = {"select_by": "own_text", "eval_steps": 2, "save_steps": 2, "learning_rate": 3e-2, "max_steps": 8}
     trainer = make_trainer(bert_folder, many_sentences, tmp_path, **flags)
