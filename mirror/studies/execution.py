@@ -169,7 +169,9 @@ def _reason(job: Job, status: int) -> str:
 def _last_line(path: Path) -> str:
     """Return the last error line of a log, or its last line if there is none."""
     text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()] or ["nothing is in its log; is the disk full?"]
+    lines = [line.strip() for line in text.splitlines() if line.strip()] or [
+        "nothing is in its log; is the disk full?"
+    ]
     errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return (errors or lines)[-1][:300]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from scipy.stats import gmean, spearmanr
 
 from mirror.evaluation import plots
@@ -97,6 +99,23 @@ def format_correlations(study: Study, records: Sequence[dict]) -> str:
     return "\n".join([header, *lines]) + "\n"
 
 
+def format_choices(study: Study, records: Sequence[dict]) -> str:
+    """Format a Markdown table: the score of the run that each criterion would choose, for each corpus, base and task."""
+    names = (OWN_TEXT, ALIGNMENT_UNIFORMITY)
+    columns = ("trained on", "base", "scored on", "runs", "worst", "mean", *(f"by {name}" for name in names), "best")
+    lines = [f"| {' | '.join(columns)} |", "| --- | --- | --- |" + " ---: |" * (len(columns) - 3)]
+    trained = [record for record in records if OWN_TEXT in record["tasks"]]
+    for (corpus, base), group in groupby(trained, key=lambda run: (run["part"], base_of(run))):
+        runs = list(group)
+        for task in [task for task in scored(study) if task in runs[0]["tasks"]]:
+            scores = [run["tasks"][task]["main_score"] for run in runs]
+            chosen = [max(runs, key=criteria(runs)[name])["tasks"][task]["main_score"] for name in names]
+            values = (min(scores), float(np.mean(scores)), *chosen, max(scores))
+            shown = " | ".join(f"{value:.4f}" for value in values)
+            lines.append(f"| {corpus} | {base} | {task} | {len(runs)} | {shown} |")
+    return "\n".join(lines) + "\n"
+
+
 def format_runs(study: Study, records: Sequence[dict]) -> str:
     """Format a Markdown table for each corpus: a row per run, and one per base model before any training."""
     tables = []
@@ -122,19 +141,24 @@ def scatter(path: Path, study: Study, records: Sequence[dict]) -> None:
     runs = [record for record in records if OWN_TEXT in record["tasks"]]
     tasks = scored(study)
     bases, corpora = (list(dict.fromkeys(map(of, runs))) for of in (base_of, lambda run: run["part"]))
-    figure = Figure(figsize=(4.2 * len(tasks), 4.4), layout="constrained")
-    for axes, task in zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True):
+    figure = Figure(figsize=(7.2, 3.0 * math.ceil(len(tasks) / 2)), layout="constrained")
+    for place, task in enumerate(tasks, start=1):
+        axes = figure.add_subplot(math.ceil(len(tasks) / 2), 2, place)
         for colour, corpus in zip(plots.COLOURS, corpora, strict=False):
             for marker, base in zip(MARKERS, bases, strict=False):
                 shown = [r["tasks"] for r in runs if (r["part"], base_of(r)) == (corpus, base) and task in r["tasks"]]
                 points = [(result[OWN_TEXT]["main_score"], result[task]["main_score"]) for result in shown]
                 if points:
-                    axes.scatter(
-                        *zip(*points, strict=True), s=18, marker=marker, color=colour, label=f"{corpus}, {base}"
-                    )
-        axes.set(title=task, xlabel="own_text", ylabel=task)
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", frameon=False, ncols=4, fontsize=8)
+                    axes.scatter(*zip(*points, strict=True), s=18, marker=marker, color=colour)
+        axes.set(title=task, xlabel="own_text", ylabel="score")
+    keys = [
+        Line2D([], [], linestyle="", marker=MARKERS[0], color=colour)
+        for colour, _ in zip(plots.COLOURS, corpora, strict=False)
+    ]
+    keys += [
+        Line2D([], [], linestyle="", marker=marker, color="gray") for marker, _ in zip(MARKERS, bases, strict=False)
+    ]
+    figure.legend(keys, [*corpora, *bases], loc="outside lower center", frameon=False, ncols=4, fontsize=8)
     plots.save(figure, path, study.title)
 
 

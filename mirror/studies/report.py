@@ -10,7 +10,7 @@ from mirror.common.atomic_files import atomic_write_text
 from mirror.studies.cells import Study
 from mirror.studies.chains import is_chain_study, recipes_of
 from mirror.studies.figures import draw
-from mirror.studies.own_text import format_correlations, format_runs
+from mirror.studies.own_text import format_choices, format_correlations, format_runs
 from mirror.studies.plan import Setup, as_arguments
 from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside
 
@@ -33,7 +33,7 @@ def write_table(
         return ""
     scores, beside = collect(study, done), published_beside(study, setup.checkpoint_of)
     if study.figure == "own_text":
-        table = f"{format_correlations(study, done)}\n{format_runs(study, done)}"
+        table = "\n".join(form(study, done) for form in (format_correlations, format_choices, format_runs))
     else:
         table = format_table(study, scores, beside)
     unfinished = [name for name, record in records.items() if record is None]

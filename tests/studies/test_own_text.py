@@ -8,7 +8,14 @@ from dataclasses import replace
 import pytest
 
 from mirror.studies.grids_own_text import CORPORA, OWN_TEXT
-from mirror.studies.own_text import correlations, format_correlations, format_runs, own_text_of, scatter
+from mirror.studies.own_text import (
+    correlations,
+    format_choices,
+    format_correlations,
+    format_runs,
+    own_text_of,
+    scatter,
+)
 from mirror.training.run_record import RunRecord
 
 
@@ -56,6 +63,12 @@ def test_the_table_and_the_figure_have_every_corpus_and_task(tmp_path):
     assert "simlex999" not in table
     scatter(tmp_path / "figure.png", OWN_TEXT, runs)
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_run_that_each_criterion_would_choose():
+    *_, one, two = format_choices(OWN_TEXT, RUNS).splitlines()
+    assert one == "| docstrings | one | stsb_dev | 3 | 0.1000 | 0.2000 | 0.2000 | 0.3000 | 0.3000 |"
+    assert two == "| docstrings | two | stsb_dev | 3 | 0.7000 | 0.8000 | 0.7000 | 0.9000 | 0.9000 |"
 
 
 def test_the_runs_are_listed_by_corpus_after_their_base_model():
