@@ -30,10 +30,10 @@ from mirror.common.errors import run_main
 
 # The functions of each stage, each under the module or class where the run looks its name up.
 STAGES = {
-    "model": {"mirror.training.trainer": ("load_backbone", "configure_noise_and_packing")},
+    "model": {"mirror.training.trainer": ("load_base", "configure_noise_and_packing")},
     "corpus, views and tokens": {
         "mirror.data.corpus": ("load_training_corpus",),
-        "mirror.training.trainer": ("two_view_dataset", "corpus_report"),
+        "mirror.training.trainer": ("prepare_texts",),
     },
     "steps": {"mirror.training.trainer.MirrorTrainer": ("train",)},
     "saving": {"mirror.training.trainer.MirrorTrainer": ("save_model",)},

@@ -31,19 +31,21 @@ value = lambda flag: args[args.index(flag) + 1]
 here = pathlib.Path(__file__).parent
 with (here / "calls.txt").open("a") as calls:
     calls.write(" ".join(args) + "\\n")
+def write(folder, name, content):
+    (folder / name).write_text(content)
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content.encode()).hexdigest()}
+    (folder / "manifest.json").write_text(json.dumps({name: entry}))
 folder = pathlib.Path(value("--output_dir"))
 if (here / ("fail-" + value("--stage"))).exists():
     checkpoint = folder / "checkpoint-5"
     checkpoint.mkdir(parents=True)
-    (checkpoint / "weights").write_text("half")
-    entry = {"bytes": 4, "sha256": hashlib.sha256(b"half").hexdigest()}
-    (checkpoint / "manifest.json").write_text(json.dumps({"weights": entry}))
+    write(checkpoint, "weights", "half")
     sys.exit("error: the power went out")
 folder.mkdir(exist_ok=True)
 (folder / "parent").write_text(value("--model_name_or_path"))
 versions = {name: "1" for name in ("python", "torch", "transformers", "sentence-transformers")}
 record = {"method": "cmlm", "metrics": {}, "run": {}, "corpus": {}, "settings": {}, "cosine_after_reload": {}}
-(folder / "train_results.json").write_text(json.dumps(record | {"hardware": "an abacus", "versions": versions}))
+write(folder, "train_results.json", json.dumps(record | {"hardware": "an abacus", "versions": versions}))
 """
 FAKE_EVAL = """
 import json, pathlib, sys
