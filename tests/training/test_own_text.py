@@ -8,12 +8,14 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from mirror.common.errors import InputError
 from mirror.evaluation.own_text import combined_score
 from mirror.training.run_record import RunRecord
 from run_mirror import main
-from tests.tiny_trainer import make_trainer
+from tests.tiny_trainer import make_trainer, weights
 
 
 def ranks_of(trainer) -> list[np.ndarray]:
@@ -97,6 +99,21 @@ def test_it_chooses_the_checkpoint(bert_folder, many_sentences, tmp_path):
     assert list(curve) == [2, 4, 6, 8]
     assert trainer.state.best_global_step == max(curve, key=curve.get)
     assert combined_score(ranks_of(trainer)) == pytest.approx(max(curve.values()))
+
+
+def test_a_complete_run_that_is_resumed_has_its_best_weights_and_not_its_last(bert_folder, many_sentences, tmp_path):
+    flags = {"select_by": "own_text", "eval_steps": 2, "save_steps": 2, "learning_rate": 3e-2, "max_steps": 8}
+    flags |= {"save_total_limit": 4}
+    first = make_trainer(bert_folder, many_sentences, tmp_path, **flags)
+    first.train()
+    assert first.state.best_global_step != 8
+    again = make_trainer(bert_folder, many_sentences, tmp_path, **flags)
+    again.train(resume_from_checkpoint=True)
+    assert again.was_complete
+    best, last = weights(first), load_file(tmp_path / "checkpoint-8" / "model.safetensors")
+    for name, value in weights(again).items():
+        assert torch.equal(value, best[name]), name
+    assert any(not torch.equal(best[name], value) for name, value in last.items() if name in best)
 
 
 def test_a_corpus_too_small_to_choose_on_is_refused(bert_folder, sentences, tmp_path):
