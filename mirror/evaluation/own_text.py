@@ -36,7 +36,7 @@ KINDS = {
     "pairs": "of the second column found by the first",
     "spellings": "found by a misspelling, which says nothing of synonyms",
 }
-ADVICE = "more texts, other noise (--augmentation delete --augmentation_rate 0.5) or another --learning_rate"
+ADVICE = "other noise (--augmentation span or delete), fewer steps or more texts, or another --learning_rate"
 
 
 @dataclass(frozen=True)
@@ -167,24 +167,58 @@ def combined_score(ranks: Sequence[np.ndarray]) -> float:
     return float(gmean([(1 / each).mean() for each in ranks]))
 
 
-def describe_scores(scores: Sequence[dict]) -> str:
-    """`on your text: .412 -> .538 (+.126 ± .021)` for each test, and what to try if it did not become better.
+def compare_together(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> dict[str, float]:
+    """What `combined_score` is before and after, and how sure its change is.
+
+    Args:
+        before, after: for each test the ranks of its queries by the two encoders, (N,) of each.
+
+    Returns:
+        `before`, `after`, `change`, and `margin`: half the width of the 95% interval of the change, from a bootstrap over the
+        queries of each test (1,000 resamples, seed 0).
+    """
+
+    def change(*chosen: np.ndarray, axis: int = -1) -> np.ndarray:
+        scores = [
+            gmean([(1 / ranks)[rows].mean(axis) for ranks, rows in zip(side, chosen, strict=True)], axis=0)
+            for side in (before, after)
+        ]
+        return scores[1] - scores[0]
+
+    rows = tuple(np.arange(len(ranks)) for ranks in before)
+    margin = 0.0
+    if any((old != new).any() for old, new in zip(before, after, strict=True)):
+        interval = bootstrap(
+            rows, change, n_resamples=1000, batch=100, method="percentile", rng=np.random.default_rng(0)
+        ).confidence_interval
+        margin = float(interval.high - interval.low) / 2
+    was, now = combined_score(before), combined_score(after)
+    return {"before": was, "after": now, "change": now - was, "margin": margin}
+
+
+def describe_scores(scores: Sequence[dict], together: dict[str, float] | None = None) -> str:
+    """`on your text: .412 -> .538 (+.126 ± .021)` for each test and for all, and what to try if it did not become better.
 
     Args:
         scores: of `OwnTextTest.compare`, in the order of `make_tests`.
+        together: of `compare_together`, where there is more than one test; then it decides.
     """
-    lines = [
-        f"on your text: {_short(each['before'])} -> {_short(each['after'])} ({_short(each['change'], '+')} ± "
-        f"{_short(each['margin'])}) of {each['texts']:,} held-out texts are {KINDS[each['test']]}"
-        for each in scores
-    ]
-    main, *others = scores
-    if any(each["change"] < -each["margin"] for each in others):
+    lines = [f"{_change(each)} of {each['texts']:,} held-out texts are {KINDS[each['test']]}" for each in scores]
+    lines += (
+        [f"{_change(together)} both together: the geometric mean of their mean reciprocal ranks"] if together else []
+    )
+    decisive = together or scores[0]
+    if any(each["change"] < -each["margin"] for each in scores[1:]):
         lines.append("  Texts are matched more by their words and less by their meaning: try a lower --learning_rate.")
-    elif main["change"] <= main["margin"]:
-        verdict = "worse" if main["change"] < -main["margin"] else "not better by more than chance"
+    elif decisive["change"] <= decisive["margin"]:
+        verdict = "worse" if decisive["change"] < -decisive["margin"] else "not better by more than chance"
         lines.append(f"  This is {verdict}: try {ADVICE}.")
     return "\n".join(lines)
+
+
+def _change(scores: dict) -> str:
+    before, after, margin = (_short(scores[key]) for key in ("before", "after", "margin"))
+    return f"on your text: {before} -> {after} ({_short(scores['change'], '+')} ± {margin})"
 
 
 def _short(share: float, sign: str = "") -> str:

@@ -110,15 +110,15 @@ def describe_views(settings: dict) -> str:
     return f"{noise} in {'both views' if settings['augment_both_views'] else 'the second view'}"
 
 
-def own_text_facts(scores: list[dict] | None) -> dict[str, str]:
+def own_text_facts(scores: list[dict] | None, together: dict[str, float] | None = None) -> dict[str, str]:
     """Rows about the tests on held-out texts; none if there was no test."""
     from mirror.evaluation.own_text import KINDS  # imported late to keep --help fast
 
+    named = [(f"{each['texts']:,} held-out texts {KINDS[each['test']]}", each) for each in scores or ()]
+    named += [("both together, geometric mean of their mean reciprocal ranks", together)] if together else []
     return {
-        f"{each['texts']:,} held-out texts {KINDS[each['test']]}": (
-            f"{each['before']:.3f} before, {each['after']:.3f} after ({each['change']:+.3f} ± {each['margin']:.3f})"
-        )
-        for each in scores or ()
+        name: f"{each['before']:.3f} before, {each['after']:.3f} after ({each['change']:+.3f} ± {each['margin']:.3f})"
+        for name, each in named
     }
 
 

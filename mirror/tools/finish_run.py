@@ -66,6 +66,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             settings=trainer.settings,
             cosine_after_reload=cosines,
             own_text=own_text,
+            own_text_together=getattr(trainer, "own_text_together", None),
             held_out_views=getattr(trainer, "held_out_views", None),
             kept=getattr(trainer, "kept", None),
         )
@@ -82,7 +83,7 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
             args.output_dir, encoder.pooling, " and ".join(cosines),
         )  # fmt: skip
         if own_text:
-            logger.info(describe_scores(own_text))
+            logger.info(describe_scores(own_text, record.own_text_together))
         if record.kept:
             logger.info(describe_outcome(record.kept))
         logger.info(after_training(args.output_dir, trainer.base_model))

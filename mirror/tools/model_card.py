@@ -91,7 +91,7 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
         padding='padding="max_length"' if pooling == "mean_padded" else "padding=True",
         note=NOTES.get(pooling),
         facts=cmlm_facts(record) if is_cmlm else mirror_facts(record),
-        corpus={} if is_cmlm else corpus_facts(record.corpus) | own_text_facts(record.own_text) | kept_facts(record.kept),
+        corpus={} if is_cmlm else corpus_facts(record.corpus) | own_text_facts(record.own_text, record.own_text_together) | kept_facts(record.kept),
         readers=record.cosine_after_reload | _onnx_readers(folder),
         int8_scores=_int8_scores(folder),
         scores=score_table(scores),

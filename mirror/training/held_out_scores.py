@@ -15,7 +15,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 from mirror.common.errors import InputError
 from mirror.data.augmentation import DEFAULT_RATES
 from mirror.data.two_view_dataset import TwoViewDataset, ViewSettings
-from mirror.evaluation.own_text import OwnTextTest, make_tests
+from mirror.evaluation.own_text import OwnTextTest, compare_together, make_tests
 from mirror.modeling.encoder import Encoder
 from mirror.training.checkpoint_selection import Scorer, alignment_uniformity_scorer, own_text_scorer
 from mirror.training.choices import OWN_TEXT
@@ -70,9 +70,12 @@ class HeldOutScores:
         """For each test the rank of each text, (N,)."""
         return [test.ranks(encoder.encode) for test in self.tests]
 
-    def compare(self, before: Sequence[np.ndarray], after: Sequence[np.ndarray]) -> list[dict] | None:
-        """`OwnTextTest.compare` of each test; None without tests."""
-        return [test.compare(*ranks) for test, *ranks in zip(self.tests, before, after, strict=True)] or None
+    def compare(
+        self, before: Sequence[np.ndarray], after: Sequence[np.ndarray]
+    ) -> tuple[list[dict] | None, dict | None]:
+        """`OwnTextTest.compare` of each test, None without tests; and `compare_together`, None with fewer than two."""
+        scores = [test.compare(*ranks) for test, *ranks in zip(self.tests, before, after, strict=True)]
+        return scores or None, compare_together(before, after) if len(scores) > 1 else None
 
 
 def make_held_out_scores(

@@ -31,7 +31,7 @@ ALWAYS_KEPT = (
     "seed",
     "weight_decay",
 )
-LATER = ("own_text", "held_out_views", "kept")  # fields that records of earlier versions lack
+LATER = ("own_text", "own_text_together", "held_out_views", "kept")  # fields that records of earlier versions lack
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
@@ -65,6 +65,7 @@ class RunRecord:
         settings: every setting that matters, as plain data.
         cosine_after_reload: lowest cosine between the encoder in memory and the saved one, for each reader.
         own_text: `OwnTextTest.compare` of the base model and the encoder, for each test; None if there was none.
+        own_text_together: `compare_together` of the tests; None where there are fewer than two.
         kept: `mirror.training.keep.outcome`; None without `--keep`.
         held_out_views: alignment and uniformity of the encoder on the held-out texts, with the same noise in every run.
     """
@@ -78,6 +79,7 @@ class RunRecord:
     hardware: str = field(default_factory=hardware)
     versions: dict[str, str] = field(default_factory=versions)
     own_text: list[dict] | None = None
+    own_text_together: dict[str, float] | None = None
     held_out_views: dict[str, float] | None = None
     kept: dict | None = None
 

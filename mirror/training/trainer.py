@@ -119,6 +119,7 @@ class MirrorTrainer(EncoderTrainer):
             **kwargs,
         )
         self.own_text_scores: list[dict] | None = None
+        self.own_text_together: dict[str, float] | None = None
         self.held_out_views: dict[str, float] | None = None
         self.kept: dict | None = None
         if args.keep:
@@ -148,8 +149,8 @@ class MirrorTrainer(EncoderTrainer):
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
         """As in transformers; then measures what the training changed.
 
-        `own_text_scores` says how much better the encoder finds texts of the corpus, `held_out_views` how close two noisy views
-        of them are, and `kept` what became of the score of `--keep`.
+        `own_text_scores` says how much better the encoder finds texts of the corpus by each test, and `own_text_together` by
+        all; `held_out_views` how close two noisy views of them are; `kept` what became of the score of `--keep`.
         """
         resume_from_checkpoint = self.find_checkpoint(resume_from_checkpoint)
         if not self.args.force and has_nothing_left(resume_from_checkpoint, self.args.output_dir):
@@ -162,7 +163,7 @@ class MirrorTrainer(EncoderTrainer):
             self.kept = outcome(self.state, self.args.keep, self.args.keep_within, self.args.learning_rate)
         if self.held_out:
             encoder = self.encoder(training=False)
-            self.own_text_scores = self.held_out.compare(before, self.held_out.ranks(encoder))
+            self.own_text_scores, self.own_text_together = self.held_out.compare(before, self.held_out.ranks(encoder))
             self.held_out_views = self.held_out.views(encoder)
         return output
 

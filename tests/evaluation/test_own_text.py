@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 
 from mirror.common.errors import InputError
-from mirror.evaluation.own_text import OwnTextTest, describe_scores, halves, make_tests, misspelled, some_words
+from mirror.evaluation.own_text import (
+    OwnTextTest,
+    compare_together,
+    describe_scores,
+    halves,
+    make_tests,
+    misspelled,
+    some_words,
+)
 
 
 LONG = [f"one two three {number} five six seven {number + 1000}" for number in range(60)]
@@ -100,6 +108,36 @@ def test_equal_ranks_have_no_margin():
     ranks = np.ones(60)
     scores = OwnTextTest("halves", ("q",) * 60, ("a",) * 60).compare(ranks, ranks)
     assert (scores["change"], scores["margin"]) == (0, 0)
+    assert compare_together([ranks, ranks], [ranks, ranks]) == {"before": 1, "after": 1, "change": 0, "margin": 0}
+
+
+def test_the_change_of_all_tests_together_is_that_of_the_geometric_mean():
+    one, two = np.array([1, 2]), np.array([4, 4, 4])  # mean reciprocal ranks .75 and .25
+    scores = compare_together([one, two], [np.array([1, 1]), np.array([8, 8, 8])])
+    assert scores["before"] == pytest.approx((0.75 * 0.25) ** 0.5)
+    assert scores["after"] == pytest.approx(0.125**0.5)
+    assert scores["change"] == pytest.approx(scores["after"] - scores["before"])
+
+
+def test_its_margin_is_that_of_paired_differences_of_each_test():
+    """Of two tests, the first with equal ranks: the standard error of the second, times the slope of the geometric mean."""
+    generator = np.random.default_rng(1)
+    before, after = (generator.integers(1, 4, 1000) for _ in range(2))
+    differences = 1 / after - 1 / before
+    error = 1.96 * differences.std() / 1000**0.5
+    assert compare_together([before], [after])["margin"] == pytest.approx(error, rel=0.1)
+    same = np.full(500, 4)
+    slope = (0.25 / (1 / before).mean()) ** 0.5 / 2
+    assert compare_together([same, before], [same, after])["margin"] == pytest.approx(error * slope, rel=0.15)
+
+
+def test_together_they_decide():
+    two = [scores("words", 0.412, 0.538), scores("halves", 0.128, 0.120)]
+    worse = {"before": 0.277, "after": 0.240, "change": -0.037, "margin": 0.02}
+    *_, line, advice = describe_scores(two, worse).splitlines()
+    assert line.startswith("on your text: .277 -> .240 (-.037 ± .020) both together")
+    assert advice.startswith("  This is worse: try ")
+    assert "try" not in describe_scores(two, worse | {"after": 0.317, "change": 0.04})
 
 
 def test_texts_whose_halves_are_equal_are_found_by_their_words_only(caplog):

@@ -60,7 +60,10 @@ def test_a_run_prints_and_records_it(bert_folder, many_sentences, tmp_path, monk
         main()
     assert "of 60 held-out texts are found by 3 of their words" in caplog.text
     assert [each["test"] for each in RunRecord.load(tmp_path / "out").own_text] == ["words", "halves"]
-    assert "| 60 held-out texts found by 3 of their words | " in (tmp_path / "out" / "README.md").read_text()
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| 60 held-out texts found by 3 of their words | " in card and "| both together, geometric mean" in card
+    together = RunRecord.load(tmp_path / "out").own_text_together
+    assert set(together) == {"before", "after", "change", "margin"} and "both together: the geometric mean" in caplog.text
     stored = json.loads((tmp_path / "out" / "train_results.json").read_text())
     assert "near_duplicate_rows" in stored["corpus"]
     del stored["own_text"]  # as runs before had it
