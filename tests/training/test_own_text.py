@@ -63,7 +63,9 @@ def test_a_run_prints_and_records_it(bert_folder, many_sentences, tmp_path, monk
     card = (tmp_path / "out" / "README.md").read_text()
     assert "| 60 held-out texts found by 3 of their words | " in card and "| both together, geometric mean" in card
     together = RunRecord.load(tmp_path / "out").own_text_together
-    assert set(together) == {"before", "after", "change", "margin"} and "both together: the geometric mean" in caplog.text
+    assert (
+        set(together) == {"before", "after", "change", "margin"} and "both together: the geometric mean" in caplog.text
+    )
     stored = json.loads((tmp_path / "out" / "train_results.json").read_text())
     assert "near_duplicate_rows" in stored["corpus"]
     del stored["own_text"]  # as runs before had it
