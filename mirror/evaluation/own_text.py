@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,20 +84,14 @@ class OwnTextTest:
             `mrr_after`.
         """
         gained = (after == 1).astype(float) - (before == 1)  # -1, 0 or 1 for each query
-        margin = 0.0
-        if gained.any():
-            generator = np.random.default_rng(0)
-            interval = bootstrap(
-                (gained,), np.mean, n_resamples=1000, batch=100, method="percentile", rng=generator
-            ).confidence_interval
-            margin = (interval.high - interval.low) / 2
+        margin = _margin((gained,), np.mean) if gained.any() else 0.0
         return {
             "test": self.kind,
             "texts": len(self.queries),
             "before": float((before == 1).mean()),
             "after": float((after == 1).mean()),
             "change": float(gained.mean()),
-            "margin": float(margin),
+            "margin": margin,
             "mrr_before": float((1 / before).mean()),
             "mrr_after": float((1 / after).mean()),
         }
@@ -186,12 +180,8 @@ def compare_together(before: Sequence[np.ndarray], after: Sequence[np.ndarray]) 
         return scores[1] - scores[0]
 
     rows = tuple(np.arange(len(ranks)) for ranks in before)
-    margin = 0.0
-    if any((old != new).any() for old, new in zip(before, after, strict=True)):
-        interval = bootstrap(
-            rows, change, n_resamples=1000, batch=100, method="percentile", rng=np.random.default_rng(0)
-        ).confidence_interval
-        margin = float(interval.high - interval.low) / 2
+    differs = any((old != new).any() for old, new in zip(before, after, strict=True))
+    margin = _margin(rows, change) if differs else 0.0
     was, now = combined_score(before), combined_score(after)
     return {"before": was, "after": now, "change": now - was, "margin": margin}
 
@@ -214,6 +204,14 @@ def describe_scores(scores: Sequence[dict], together: dict[str, float] | None = 
         verdict = "worse" if decisive["change"] < -decisive["margin"] else "not better by more than chance"
         lines.append(f"  This is {verdict}: try {ADVICE}.")
     return "\n".join(lines)
+
+
+def _margin(samples: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray]) -> float:
+    """Half the width of the 95% interval of a statistic of samples, (N,) each, by bootstrap."""
+    interval = bootstrap(
+        samples, statistic, n_resamples=1000, batch=100, method="percentile", rng=np.random.default_rng(0)
+    ).confidence_interval
+    return float(interval.high - interval.low) / 2
 
 
 def _change(scores: dict) -> str:

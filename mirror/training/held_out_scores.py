@@ -11,6 +11,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase, TrainerState
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import IntervalStrategy
 
 from mirror.common.errors import InputError
 from mirror.data.augmentation import DEFAULT_RATES
@@ -34,9 +35,11 @@ class HeldOutScores:
     Args:
         rows: the held-out texts.
         views: how the training makes its views.
+        evaluated: whether the encoder is scored during the training too.
         tests_required: `--select_by own_text` needs a test.
 
     Attributes:
+        criteria: what is measured at every evaluation: alignment and uniformity, and the tests.
         tests: those that fit the texts; none, and a line in the log, where none does.
 
     Raises:
@@ -44,7 +47,12 @@ class HeldOutScores:
     """
 
     def __init__(
-        self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, views: ViewSettings, tests_required: bool = False
+        self,
+        rows: Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        views: ViewSettings,
+        evaluated: bool,
+        tests_required: bool,
     ):
         self.tests: list[OwnTextTest] = []
         try:
@@ -59,12 +67,11 @@ class HeldOutScores:
                 "synonyms or similarity; --pair_columns or --eval_tasks know more",
                 OWN_TEXT,
             )
-        self._noise_of_training = alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views))
+        self.criteria: list[Scorer] = []
+        if evaluated:
+            self.criteria.append(alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views)))
+            self.criteria += [own_text_scorer(self.tests)] if self.tests else []
         self.views = comparable_views_scorer(rows, tokenizer, views)
-
-    def criteria(self) -> list[Scorer]:
-        """What is measured at every evaluation: alignment and uniformity, and the tests."""
-        return [self._noise_of_training, *([own_text_scorer(self.tests)] if self.tests else ())]
 
     def ranks(self, encoder: Encoder) -> list[np.ndarray]:
         """For each test the rank of each text, (N,)."""
@@ -87,7 +94,8 @@ def make_held_out_scores(
         InputError: `--select_by` needs some.
     """
     if rows is not None:
-        return HeldOutScores(rows, tokenizer, views, tests_required=args.select_by == OWN_TEXT)
+        evaluated = args.eval_strategy != IntervalStrategy.NO
+        return HeldOutScores(rows, tokenizer, views, evaluated, tests_required=args.select_by == OWN_TEXT)
     if args.select_by:
         raise InputError(f"--select_by {args.select_by}: the corpus is small; name a number of --validation_samples")
     small = "the corpus is small; --validation_samples 50 holds out 50"

@@ -11,7 +11,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
-from transformers.trainer_utils import IntervalStrategy, TrainOutput
+from transformers.trainer_utils import TrainOutput
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.alignment_uniformity import alignment, uniformity
@@ -103,7 +103,7 @@ class MirrorTrainer(EncoderTrainer):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
         self.corpus, self.held_out = texts.corpus, texts.held_out
-        label_free = self.held_out.criteria() if self.held_out and args.eval_strategy != IntervalStrategy.NO else []
+        label_free = self.held_out.criteria if self.held_out else []
         self.score = combine_scorers(*label_free, score_tasks, score, self._score_kept)
         super().__init__(
             model=model,
