@@ -69,10 +69,13 @@ def any_bytes(ending: str, content: bytes) -> None:
 
 
 def text_file(content: str) -> None:
-    """Rows of a text file are its lines; only a newline, with or without a return before it, ends one."""
+    """Rows of a text file are its lines; only a newline, with or without a return before it, ends one.
+
+    A byte-order mark at the start belongs to the encoding and is no part of the first row.
+    """
     rows = or_refused("txt", content.encode())
     if rows is not None:
-        lines = content.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        lines = content.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
         assert rows == list(dict.fromkeys(stripped for line in lines if (stripped := line.strip())))
 
 

@@ -34,7 +34,8 @@ OPTIONS = {
 NOTE = (
     "Options have the values of their sources, with batches of 200; none was tuned. The published gains of these methods were "
     "measured on a million sentences, with the checkpoint that is best on STS-B dev; here are 10,000 texts and no selection. Names "
-    "are linked by the encoder of words, since those of UMLS need a licence."
+    "are linked by the encoder of words, since those of UMLS need a licence. A base that is an encoder already is trained on sentences "
+    "with the settings for adapting (docs/adapt.md) in place of the paper's."
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.studies.cells import RATE, STS_SENTENCES, WORDS, Cell, Column, Study, main_scores
+from mirror.training.levels import LEVELS
 
 
 TARGETS = ("docs_search_dev", "stsb_dev", "bel_ncbi", "simlex999")
@@ -38,12 +39,13 @@ def _cells() -> tuple[Cell, ...]:
     cells = [Cell(f"{base}, before", TARGETS, pooling=pooling, language=base) for base, pooling in BASES.items()]
     for corpus, (file, level, temperature, targets) in CORPORA.items():
         variants = _variants(temperature, has_words=corpus != "words")
+        length = {"num_train_epochs": LEVELS[level]["num_train_epochs"]}  # one length for encoders and masked LMs
         for base, pooling in BASES.items():
             if base == "first token" and corpus not in ("docstrings", "words"):
                 continue
             names = variants if (base, corpus) == ("as published", "docstrings") else FEW
             for name in filter(variants.__contains__, names):
-                flags = TEXTS | variants[name]
+                flags = TEXTS | length | variants[name]
                 cells.append(
                     Cell(f"{base}, {name}", targets, (file,), level, flags, pooling, part=corpus, language=base)
                 )

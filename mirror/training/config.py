@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from transformers import PreTrainedTokenizerBase
@@ -14,6 +15,9 @@ from mirror.training.choices import CRITERIA, KEEP_STEP
 from mirror.training.levels import LEVELS, default_learning_rate, default_pooling, encoder_settings
 from mirror.training.lora import check_lora
 from mirror.training.options import MirrorOptions
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -90,6 +94,13 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         if self.learning_rate is None:
             self.learning_rate = default_learning_rate(model_name_or_path)
         return changed
+
+    def at_most_one_pass(self, texts: int) -> None:
+        """Let the steps that `resolve_for` set for an encoder end with the texts: to repeat a few of them harms (docs/results.md)."""
+        texts_per_step = self.train_batch_size * self.world_size * self.gradient_accumulation_steps
+        if "max_steps" not in self.given and self.max_steps * texts_per_step > texts:
+            logger.info("length: one pass over the texts, which is less than --max_steps %d", self.max_steps)
+            self.max_steps = -1
 
     def view_settings(self, tokenizer: PreTrainedTokenizerBase, prompt: str = "") -> ViewSettings:
         """How the views are made with this tokenizer, and the text before every text.

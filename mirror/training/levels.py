@@ -36,14 +36,16 @@ LEVELS = {
     },  # pooling depends on the model: see `default_pooling`
 }
 # A base that is an encoder already has settings of its own in place of the level's: chosen by measurement, with the test on
-# held-out texts and STS-B dev (docs/results.md). Any flag of the level, the noise on the text or the rate can stand here.
+# held-out texts and STS-B dev (docs/results.md). Any flag of the level, the noise on the text, the rate or `max_steps` can
+# stand here.
 ENCODER_SETTINGS = {
     "word": {},
     "phrase": {},
-    "sentence": {"augmentation": "delete", "augmentation_rate": 0.2},
+    "sentence": {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20},
 }
-# One choice: where a user gives one of these flags, `ENCODER_SETTINGS` changes none of them.
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
+# Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
+ONE_CHOICE = (TEXT_NOISE, ("num_train_epochs", "max_steps"))
 LEVEL_TEXTS = {"word": "words", "phrase": "phrases", "sentence": "sentences"}
 # The paper's rate. Adam moves every weight by about the rate, so the output of a layer moves in proportion to its width, and
 # the embedded model, which is 256 wide instead of 768, needs more: chosen on STS-B dev (docs/results.md).
@@ -64,7 +66,7 @@ def encoder_settings(level: str, given: Collection[str]) -> dict[str, object]:
     Args:
         given: names of the flags that the user gave, which win.
     """
-    fixed = {*given, *TEXT_NOISE} if {*given} & {*TEXT_NOISE} else {*given}
+    fixed = {*given}.union(*(flags for flags in ONE_CHOICE if {*given} & {*flags}))
     return {name: value for name, value in ENCODER_SETTINGS[level].items() if name not in fixed}
 
 

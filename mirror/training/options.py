@@ -46,7 +46,19 @@ class MirrorRunOptions:
     lr_scheduler_type: str = field(default="constant", metadata={"help": "Schedule of the rate."})
     max_grad_norm: float = field(default=0.0, metadata={"help": "Clip the gradient to this norm; 0: no clipping."})
     num_train_epochs: float | None = field(
-        default=None, metadata={"help": "Passes over the texts, each with new masks. Default of the level: 2, 2, 1."}
+        default=None,
+        metadata={
+            "help": "Passes over the texts, each with new masks. Default of the level: 2, 2, 1. For an encoder "
+            "see --max_steps."
+        },
+    )
+    max_steps: int = field(
+        default=-1,
+        metadata={
+            "help": "Steps of the training, however many passes that is; -1: as many as --num_train_epochs asks for. Default: "
+            f"-1; for sentences and a base model that is an encoder already {ENCODER_SETTINGS['sentence']['max_steps']}, but not "
+            "more than one pass."
+        },
     )
 
 
@@ -252,8 +264,8 @@ class MirrorOptions(
 
     def __post_init__(self) -> None:
         one_of("--level", self.level, LEVELS)
-        # What `MirrorConfig.resolve_for` must leave as it is.
-        self.given = frozenset(name for name in RESOLVED if getattr(self, name) is not None)
+        # What `MirrorConfig.resolve_for` must leave as it is; -1 is `max_steps` not given.
+        self.given = frozenset(name for name in RESOLVED if getattr(self, name) not in (None, -1))
         for name, value in LEVELS[self.level].items():
             # The pooling waits for `MirrorConfig.resolve_for`: what the base model says comes first.
             if getattr(self, name) is None and name != "pooling":

@@ -61,6 +61,8 @@ def prepare_texts(
         with reading(source_name(corpus.source)):
             corpus, rows = hold_out(corpus, args.validation_samples)
             check_batch_fits(corpus.rows, args)
+        if not isinstance(corpus.rows, IterableDataset):
+            args.at_most_one_pass(len(corpus.rows))
         held_out = make_held_out_scores(rows, tokenizer, views, args)
         step_rows = args.train_batch_size * args.world_size
         dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)

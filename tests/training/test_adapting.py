@@ -11,7 +11,9 @@ from mirror.training.levels import ENCODER_SETTINGS, LEVELS
 from tests.tiny_trainer import make_trainer
 
 
-NOISE = ENCODER_SETTINGS["sentence"]
+SETTINGS = ENCODER_SETTINGS["sentence"]
+TWO = {"gradient_accumulation_steps": 2}
+LENGTH = {"max_steps": SETTINGS["max_steps"]}
 
 
 def resolved(base: str | None = "mean", pairs: bool = False, **flags) -> dict:
@@ -21,33 +23,54 @@ def resolved(base: str | None = "mean", pairs: bool = False, **flags) -> dict:
     return vars(config) | {"changed": changed}
 
 
-def test_an_encoder_has_its_own_noise_and_a_masked_lm_the_papers():
+def test_an_encoder_has_its_own_noise_and_length_and_a_masked_lm_the_papers():
     encoder, raw = resolved(), resolved(base=None)
-    assert encoder["changed"] == NOISE and {name: encoder[name] for name in NOISE} == NOISE
+    assert encoder["changed"] == SETTINGS and {name: encoder[name] for name in SETTINGS} == SETTINGS
     assert raw["changed"] == {} and (raw["augmentation"], raw["augmentation_rate"]) == ("span", None)
-    assert all(raw[name] == value for name, value in LEVELS["sentence"].items())
-    others = LEVELS["sentence"].keys() - NOISE.keys()
+    assert raw["max_steps"] == -1 and all(raw[name] == value for name, value in LEVELS["sentence"].items())
+    others = LEVELS["sentence"].keys() - SETTINGS.keys()
     assert all(encoder[name] == raw[name] for name in (*others, "learning_rate"))
 
 
 @pytest.mark.parametrize(
-    "flags",
+    "flags, changed",
     [
-        {"augmentation": "span"},
-        {"augmentation": "delete"},
-        {"augmentation": "crop", "augmentation_rate": 0.3},
-        {"span_mask_length": 10},
-        {"span_mask_length": 0},
-        {"mask_token": "[MASK]"},
-        {"level": "word"},
-        {"pooling": "cls"},
+        ({"augmentation": "span"}, LENGTH),
+        ({"augmentation": "delete"}, LENGTH),
+        ({"augmentation": "crop", "augmentation_rate": 0.3}, LENGTH),
+        ({"span_mask_length": 10}, LENGTH),
+        ({"span_mask_length": 0}, LENGTH),
+        ({"mask_token": "[MASK]"}, LENGTH),
+        ({"augmentation": "span", "num_train_epochs": 1}, {}),
+        ({"augmentation": "span", "max_steps": 3}, {}),
+        ({"level": "word"}, {}),
+        ({"pooling": "cls"}, {}),
     ],
     ids=str,
 )
-def test_what_the_user_says_of_the_noise_or_the_pooling_wins(flags):
+def test_what_the_user_says_of_the_noise_or_the_pooling_wins(flags, changed):
     encoder, raw = resolved(**flags), resolved(base=None, **flags)
-    assert encoder["changed"] == {}
+    assert encoder["changed"] == changed
     assert all(encoder[name] == raw[name] for name in ("augmentation", "augmentation_rate", "span_mask_length"))
+
+
+@pytest.mark.parametrize("flags", [{"num_train_epochs": 2.0}, {"max_steps": 100}], ids=str)
+def test_what_the_user_says_of_the_length_wins_and_leaves_the_noise(flags):
+    encoder, raw = resolved(**flags), resolved(base=None, **flags)
+    assert encoder["changed"] == {name: value for name, value in SETTINGS.items() if name not in LENGTH}
+    assert all(encoder[name] == raw[name] for name in ("max_steps", "num_train_epochs"))
+
+
+@pytest.mark.parametrize(
+    "texts, flags, steps",
+    [(199, {}, -1), (200, {}, 20), (199, {"max_steps": 20}, 20), (399, TWO, -1)],
+    ids=str,
+)
+def test_the_steps_of_an_encoder_are_at_most_one_pass(texts, flags, steps, tmp_path):
+    config = MirrorConfig(output_dir=str(tmp_path), per_device_train_batch_size=10, **flags)
+    config.resolve_for("a/model", "bert", "mean")
+    config.at_most_one_pass(texts)
+    assert config.max_steps == steps
 
 
 def test_pairs_are_trained_as_before():
@@ -70,12 +93,14 @@ def test_the_start_says_what_was_found(bert_folder, sentences, tmp_path, caplog)
         first = make_trainer(bert_folder, sentences, tmp_path / "one", **flags)
         first.train()
         first.save_model()
-        second = make_trainer(str(tmp_path / "one"), sentences, tmp_path / "two", **flags)
+        second = make_trainer(
+            str(tmp_path / "one"), sentences, tmp_path / "two", **flags | {"max_steps": -1, "num_train_epochs": None}
+        )
         make_trainer(str(tmp_path / "one"), sentences, tmp_path / "three", **flags | {"pooling": "cls"})
     assert [line for line in caplog.messages if line.startswith("base: ")] == [
         f"base: {Path(bert_folder).name} is a masked language model; settings of the paper for sentences",
-        "base: one is an encoder already (mean pooling); settings for adapting: --augmentation delete --augmentation_rate 0.2; "
-        "the others of the paper for sentences (docs/adapt.md)",
+        "base: one is an encoder already (mean pooling); settings for adapting: --augmentation delete --augmentation_rate 0.2 "
+        "--max_steps 20; the others of the paper for sentences (docs/adapt.md)",
         "base: one is trained by --pooling cls instead of its own; settings of the paper for sentences",
     ]
     assert first.settings["augmentation"] == "span" and second.settings["augmentation"] == "delete"
