@@ -119,7 +119,12 @@ def parse_arguments() -> Namespace:
     add("--text_column", metavar="T", help="column of the texts (default: 'text', or the only column)")
     add = parser.add_argument_group("Output").add_argument
     add("--output_dir", metavar="V", required=True, help="output folder for the shards")
-    add("--vector_type", choices=("float32", "float16", "int8"), default="float32", help="type of the stored vectors")
+    add(
+        "--vector_type",
+        choices=("float32", "float16", "int8", "binary"),
+        default="float32",
+        help="type of the stored vectors: 4, 2, 1 or 1/8 bytes a number; what a search loses is printed",
+    )
     add("--shard_rows", type=positive, default=20_000, metavar="R", help="rows per shard")
     add("--keep_text", action="store_true", help="also store the text of each row")
     add_trust(parser.add_argument_group("Models of others"))

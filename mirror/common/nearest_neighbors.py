@@ -6,23 +6,28 @@ never in memory: blocks of queries are compared with blocks of entries, and only
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 
 import numpy as np
 import torch
+import xxhash
 from torch import Tensor
 
 
 DEFAULT_BLOCK_BYTES = 256 << 20
+QUERIES_AT_ONCE = 8192
 MARGIN = 8  # candidates beyond k, so that float32 rounding does not decide which are the best k
 FAISS = importlib.util.find_spec("faiss") is not None
 
 
-def unit_length(vectors: np.ndarray) -> np.ndarray:
-    """Rows of (N, D) scaled to length 1; a zero row stays zero."""
+def unit_length(vectors: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """Rows of (N, D) scaled to length 1; a zero row stays zero.
+
+    Args:
+        out: where to write them, for example `vectors` itself where a second copy would be large; default: a new array.
+    """
     norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))  # np.linalg.norm would store all squares
-    return vectors / np.maximum(norms, np.finfo(vectors.dtype).tiny)[:, None]
+    return np.divide(vectors, np.maximum(norms, np.finfo(vectors.dtype).tiny)[:, None], out=out)
 
 
 def top_k(
@@ -51,13 +56,12 @@ def top_k(
     if len(distinct) < len(entries):
         entries = entries[distinct]
     wanted = min(k + MARGIN, len(entries))
-    rows = max(1, min(1024, block_bytes // (24 * entries.shape[1] * wanted)))  # three copies of the candidates
-    candidates = _faiss_candidates if use_faiss else _torch_candidates
+    find = _faiss_candidates if use_faiss else _torch_candidates
     queries, entries = torch.from_numpy(queries), torch.from_numpy(entries)
-    scores, indices = zip(
-        *(_rescore(block, entries, candidates(block, entries, wanted, block_bytes)) for block in queries.split(rows)),
-        strict=True,
-    )
+    candidates = torch.cat([find(block, entries, wanted, block_bytes) for block in queries.split(QUERIES_AT_ONCE)])
+    rows = max(1, min(512, block_bytes // (24 * entries.shape[1] * wanted)))  # three copies of the candidates
+    blocks = zip(queries.split(rows), candidates.split(rows), strict=True)
+    scores, indices = zip(*(_rescore(block, entries, found) for block, found in blocks), strict=True)
     scores, indices = torch.cat(scores).numpy(), torch.cat(indices).numpy()  # (Q, wanted), best first
     return _repeat_equals(scores, indices, distinct, groups, k)
 
@@ -98,7 +102,7 @@ def distinct_rows(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scores; searched once, they get the same.
     """
     seen: dict[bytes, int] = {}
-    groups = [seen.setdefault(hashlib.blake2b(row, digest_size=16).digest(), len(seen)) for row in vectors]
+    groups = [seen.setdefault(xxhash.xxh3_128_digest(row), len(seen)) for row in vectors]
     return np.unique(groups, return_index=True)[1], np.array(groups)
 
 

@@ -119,7 +119,8 @@ def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) 
     names = list(rows)
     parts = [(number, part) for number, (mention, _) in enumerate(queries) for part in mention.split("|")]
     mentions = list(dict.fromkeys(part for _, part in parts))
-    _, nearest = top_k(unit_length(encode(mentions)), unit_length(encode(names)), depth)  # (M, depth)
+    of_mentions, of_names = encode(mentions), encode(names)  # (M, D), (N, D)
+    _, nearest = top_k(unit_length(of_mentions), unit_length(of_names, out=of_names), depth)  # (M, depth)
     candidates = {
         mention: [ids for column in found for ids in rows[names[column]]][:depth]
         for mention, found in zip(mentions, nearest.tolist(), strict=True)

@@ -11,6 +11,7 @@ import numpy as np
 
 from mirror.tools.demo_models import ComparedModel
 from mirror.tools.demo_page import PAGE, corpus_map, map_rows
+from mirror.tools.vector_types import quantise
 
 
 QUANTILES = np.linspace(0, 1, 1001)
@@ -35,11 +36,9 @@ def packed(model: ComparedModel, rows: Sequence[int]) -> dict:
 
     A vector is scaled to a largest value of 127. A cosine changes by less than 0.01.
     """
-    vectors = model.vectors[list(rows)]
-    largest = np.abs(vectors).max(axis=1, keepdims=True)  # (N, 1)
-    quantised = np.rint(127 * vectors / np.where(largest > 0, largest, 1)).astype(np.int8)
+    quantised, _ = quantise(model.vectors[list(rows)])
     return {
-        "dimensions": vectors.shape[1],
+        "dimensions": quantised.shape[1],
         "vectors": base64.b64encode(quantised.tobytes()).decode("ascii"),
         "random_cosines": np.quantile(model.random_cosines, QUANTILES).astype(float).round(4).tolist(),
     }

@@ -1,7 +1,7 @@
 """A folder of parquet shards with one embedding per row of the input. Knows rows and vectors; knows nothing of models.
 
     OUT/_manifest.json          settings that all vectors share; the numbers of rows and shards, once complete
-    OUT/shard-000000.parquet    row (int64), vector (list of D numbers), scale (with int8), text (with keep_text)
+    OUT/shard-000000.parquet    row (int64), vector (list of numbers), scale (with int8), text (with keep_text)
     OUT/shard-000001.parquet    the next `shard_rows` rows, and so on; only the last shard may be shorter
 
 Shards are written atomically, so after a crash the same command continues with the missing shards. Programs that
@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -27,11 +26,11 @@ from tqdm.auto import tqdm
 from mirror.common.atomic_files import atomic_path, atomic_write_text, make_output_folder
 from mirror.common.errors import InputError, library_errors, one_line
 from mirror.data.corpus import CorpusSource, open_parts, pick_columns, read_batches
+from mirror.tools.vector_types import NEIGHBORS, VectorType, encode_vectors, recall
 
 
 logger = logging.getLogger(__name__)
 
-VectorType = Literal["float32", "float16", "int8"]
 MANIFEST = "_manifest.json"
 DIGEST = b"mirror_texts_sha256"  # key in the metadata of a shard: hash of its texts
 
@@ -44,7 +43,8 @@ class ShardFolder:
         path: the folder.
         common: settings that all vectors share (model, pooling, precision, ...); a folder with others is refused.
         shard_rows: rows per shard.
-        vector_type: `float32`; `float16`, half the size; or `int8`, a quarter of the size (see `quantise`).
+        vector_type: `float32`; `float16`, half the size; `int8`, a quarter (see `quantise`); or `binary`, a 32nd: the signs,
+            eight to a byte (uint8), as in faiss's binary indexes and the `ubinary` of sentence-transformers.
         keep_text: also write the column `text`.
     """
 
@@ -178,12 +178,16 @@ def fill(
         InputError: the input is empty, or an existing shard has vectors of other texts.
     """
     total = len(rows) if isinstance(rows, Dataset) else None
-    num_rows = 0
+    num_rows, measured = 0, process != 0 or folder.vector_type == "float32"
     with tqdm(total=total, desc="rows", unit="row", unit_scale=True, disable=None if process == 0 else True) as bar:
         for number, batch in enumerate(read_batches(rows, folder.shard_rows, "the input")):
             texts = batch["text"]
             if number % num_processes == process and not folder.holds(number, texts):
-                folder.write(number, texts, encode(texts))
+                vectors = encode(texts)
+                folder.write(number, texts, vectors)
+                if not measured:  # at the first shard, so that a long run can still be stopped
+                    _log_recall(vectors, folder.vector_type)
+                    measured = True
             num_rows += len(texts)
             bar.update(len(texts))
     if not num_rows:
@@ -191,37 +195,23 @@ def fill(
     return num_rows
 
 
-def quantise(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Quantise to 8 bits: vector = int8 vector * scale, with an error of at most half the scale per dimension.
-
-    Each vector has its own scale, its largest magnitude / 127. Shards are therefore independent of each other, and the
-    cosine of two int8 vectors does not need the scales.
-
-    Args:
-        vectors: (N, D) float32.
-
-    Returns:
-        The int8 vectors, (N, D), and their float32 scales, (N,); the scale of a zero vector is 0.
-    """
-    scale = np.abs(vectors).max(axis=1) / 127  # (N,)
-    steps = vectors / np.where(scale > 0, scale, 1)[:, None]
-    return np.rint(steps).astype(np.int8), scale.astype(np.float32)
+def _log_recall(vectors: np.ndarray, vector_type: VectorType) -> None:
+    share, entries = recall(vectors, vector_type)
+    if not np.isnan(share):
+        logger.info(
+            "%s vectors: recall@%d %.3f against cosine in float32, among %s texts",
+            vector_type,
+            NEIGHBORS,
+            share,
+            f"{entries:,}",
+        )
 
 
 def _vector_columns(vectors: np.ndarray, vector_type: VectorType) -> dict[str, pa.Array]:
-    columns = {}
-    if vector_type == "int8":
-        vectors, scale = quantise(vectors)
-        columns["scale"] = pa.array(scale)
-    elif vector_type == "float16":
-        limit = np.finfo(np.float16).max
-        if np.abs(vectors).max() > limit:
-            raise InputError(
-                f"a vector has a value beyond {limit:.0f}, the float16 maximum; use --vector_type float32"
-            )
-        vectors = vectors.astype(np.float16)
-    flat = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-    return {"vector": pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])} | columns
+    stored, scale = encode_vectors(vectors, vector_type)
+    flat = pa.array(np.ascontiguousarray(stored).reshape(-1))
+    columns = {"vector": pa.FixedSizeListArray.from_arrays(flat, stored.shape[1])}
+    return columns if scale is None else columns | {"scale": pa.array(scale)}
 
 
 def _digest(texts: Sequence[str]) -> bytes:
