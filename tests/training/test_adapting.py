@@ -87,6 +87,16 @@ def test_every_kind_of_setting_can_stand_in_the_table(monkeypatch):
     assert (mine["temperature"], mine["learning_rate"], mine["num_train_epochs"]) == (0.04, 3e-5, 3.0)
 
 
+def test_a_stream_which_has_no_passes_is_trained_on_for_the_steps_of_an_encoder(bert_folder, sentences, tmp_path):
+    flags = {"span_mask_min_chars": None, "pooling": None}
+    first = make_trainer(bert_folder, sentences, tmp_path / "one", max_steps=1, **flags)
+    first.train()
+    first.save_model()
+    flags |= {"max_steps": -1, "num_train_epochs": None}
+    second = make_trainer(str(tmp_path / "one"), sentences, tmp_path / "two", streaming=True, **flags)
+    assert second.args.max_steps == LENGTH["max_steps"]
+
+
 def test_the_start_says_what_was_found(bert_folder, sentences, tmp_path, caplog):
     flags = {"max_steps": 1, "span_mask_min_chars": None, "pooling": None}
     with caplog.at_level("INFO"):
