@@ -44,6 +44,7 @@ STAGES = {
 }
 # Kinds of operators, by parts of their names; the first match counts.
 KINDS = {
+    "attention": ("attention",),
     "matrix products": ("mm", "matmul", "linear", "mkldnn"),
     "optimiser": ("adam",),
     "dropout masks": ("random_", "bernoulli"),
@@ -161,6 +162,11 @@ def time_operators(args: Namespace, model: str, corpus: Path, work: str) -> dict
 
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         run_training(args, model, corpus, work, 3)
+    return seconds_of_kinds(profiler)
+
+
+def seconds_of_kinds(profiler) -> dict[str, float]:
+    """Seconds of each kind of operator that a torch profiler saw, the longest first."""
     spent: Counter[str] = Counter()
     for event in profiler.key_averages():
         if event.key.startswith("aten::"):

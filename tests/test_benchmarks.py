@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import encode_speed, memory, profile_step, soak, train_speed
+from benchmarks import encode_speed, memory, profile_encode, profile_step, soak, train_speed
 from benchmarks.side_by_side import markdown, prepare, ratio, run_in_subprocess, run_interleaved, spread, write_report
 from benchmarks.stand_in import distinct_lines, made_up_sentences, make_model, matmul_limit, peak_memory, step_clock
 from mirror.common.errors import InputError
@@ -186,6 +186,13 @@ def test_the_profile_times_every_stage_and_phase_of_a_run(bert_folder, corpus, t
     assert {*phases} == {"forward and loss", "backward", "optimiser", "the rest"} and seconds > 0
     assert profile_step.kind_of("aten::addmm") == "matrix products"
     assert profile_step.kind_of("aten::mul") == "element by element"
+
+
+def test_the_profile_times_every_stage_of_an_encoding(bert_folder, sentences):
+    encoder = Encoder.from_pretrained(bert_folder, "mean")
+    stages = profile_encode.stages_of(lambda: encoder.encode(sentences))
+    assert [*stages] == ["tokenisation", "forward passes", "the rest"] and min(stages.values()) > 0
+    assert profile_step.kind_of("aten::scaled_dot_product_attention") == "attention"
 
 
 @pytest.mark.parametrize("script", ["train_speed", "encode_speed", "memory"])
