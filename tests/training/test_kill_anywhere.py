@@ -115,7 +115,7 @@ def test_pretraining(sentences, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     code = "import pretrain_mini_mlm as script; script.DOCSTRING_PACKAGES = ('json',); script.main()"
     flags = ["--text_files", str(tmp_path / "texts.txt"), "--vocab_size", "300", "--hidden_size", "64"]
-    flags += ["--num_hidden_layers", "1", "--tokens_per_step", "256", "--max_steps", str(30 * FEWER)]
+    flags += ["--num_hidden_layers", "1", "--tokens_per_step", "256", "--max_steps", str(60 * FEWER)]
     flags += ["--learning_rate", "1e-3", "--warmup_steps", "2", "--save_steps", "1"]
 
     def command(folder: str) -> list[str]:
@@ -158,12 +158,12 @@ def test_a_study_goes_on_cell_by_cell(bert_folder, sentences, tmp_path):
 
 
 def test_encoding(bert_folder, sentences, tmp_path):
-    rows = [f"{sentence} {number}" for number in range(60) for sentence in sentences]
+    rows = [f"{sentence} {number}" for number in range(60) for sentence in sentences]  # shards enough for every kill
     (tmp_path / "texts.txt").write_text("\n".join(rows))
 
     def command(folder: str) -> list[str]:
         flags = ["--model_name_or_path", bert_folder, "--pooling", "mean", "--input_file", str(tmp_path / "texts.txt")]
-        return [*ALONE, "run_encode.py", *flags, "--output_dir", str(tmp_path / folder), "--shard_rows", "200"]
+        return [*ALONE, "run_encode.py", *flags, "--output_dir", str(tmp_path / folder), "--shard_rows", "50"]
 
     finish(command("whole"))
     out = tmp_path / "out"
