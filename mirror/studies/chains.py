@@ -19,7 +19,7 @@ from mirror.studies.cells import Cell, Study
 from mirror.studies.plan import OWN_FLAGS, Job, cell_name
 from mirror.studies.recipes import recipe_named
 from mirror.studies.setup import Flags, Setup, check_models
-from mirror.training.manifest import MANIFEST
+from mirror.training.manifest import is_complete
 
 
 # In a folder of --corpus_dir; a file's name up to the first dot is its language.
@@ -296,7 +296,7 @@ def is_finished(run: StageRun) -> bool:
                 f"{run.record} was created with another {', '.join(different)}; give another --stages_dir or --output_dir, "
                 f"or delete {run.folder} and that file"
             )
-    return (run.folder / MANIFEST).is_file()  # written last; a checkpoint of many gigabytes is not read for each cell
+    return is_complete(run.folder)
 
 
 def different_settings(one: dict, other: dict) -> list[str]:
