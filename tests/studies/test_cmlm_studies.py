@@ -140,6 +140,17 @@ def test_stages_are_shared_by_studies_in_one_folder(bert_folder, workplace, monk
     assert (workplace / "shared" / "first+cmlm_br-seed33" / "train_results.json").is_file()
 
 
+def test_a_shared_stage_with_a_changed_byte_is_made_again(bert_folder, workplace, monkeypatch):
+    shared = ["--stages_dir", workplace / "shared"]
+    study(monkeypatch, workplace, "cmlm_table6", bert_folder, *shared)
+    done = len(calls(workplace))
+    (workplace / "out").rename(workplace / "table6")
+    file = workplace / "shared" / "first+cmlm_br-seed33" / "train_results.json"
+    file.write_text(file.read_text().replace("an abacus", "an abacuz"))
+    study(monkeypatch, workplace, "cmlm_figure2", bert_folder, *shared)
+    assert len(calls(workplace)) == done + 1 and "an abacus" in file.read_text()
+
+
 def test_a_stage_that_fails_is_resumed_and_the_stages_before_it_are_kept(bert_folder, workplace, monkeypatch, capsys):
     (workplace / "fail-nli").touch()
     with pytest.raises(SystemExit, match="2"):
