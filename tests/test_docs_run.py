@@ -131,7 +131,9 @@ def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) ->
                 make_file(Path(item) / "train.parquet", values)
             elif flag != "config" and re.search(r"\.(txt|[ct]sv|jsonl?|parquet|RRF)(\.gz)?$", item):
                 make_file(Path(item.replace("*", "a")), values)
-    names = values.get("tasks") or values.get("eval_tasks") or []
+    names = [*(values.get("tasks") or values.get("eval_tasks") or [])]
+    if values.get("keep") and not Path(values["keep"]).suffix:  # a task, or else a file
+        names.append(values["keep"])
     data_dir = Path(values["data_dir"]) if values.get("data_dir") else default_data_dir()
     for task in resolve(names, all_tasks(data_dir)):
         if not task.name.startswith(SLOW_TASKS):
