@@ -178,16 +178,15 @@ def fill(
         InputError: the input is empty, or an existing shard has vectors of other texts.
     """
     total = len(rows) if isinstance(rows, Dataset) else None
-    num_rows, measured = 0, process != 0 or folder.vector_type == "float32"
+    num_rows = 0
     with tqdm(total=total, desc="rows", unit="row", unit_scale=True, disable=None if process == 0 else True) as bar:
         for number, batch in enumerate(read_batches(rows, folder.shard_rows, "the input")):
             texts = batch["text"]
             if number % num_processes == process and not folder.holds(number, texts):
                 vectors = encode(texts)
                 folder.write(number, texts, vectors)
-                if not measured:  # at the first shard, so that a long run can still be stopped
+                if number == 0 and folder.vector_type != "float32":  # now, while a long run can still be stopped
                     _log_recall(vectors, folder.vector_type)
-                    measured = True
             num_rows += len(texts)
             bar.update(len(texts))
     if not num_rows:
