@@ -33,7 +33,7 @@ def main() -> None:
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.evaluation.catalogue import Options, all_tasks, listing
-    from mirror.evaluation.run import default_data_dir, make_plan
+    from mirror.evaluation.run import default_data_dir, make_plan, preparation
 
     # ---- Tasks -----------------------------------------------------------------------------------------------------
     data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()
@@ -42,6 +42,9 @@ def main() -> None:
         sys.stdout.write(listing(all_tasks(data_dir, options), data_dir) + "\n")
         return
     plan = make_plan(args.tasks, data_dir, args.skip_missing, options)
+    if not plan.tasks:
+        command = preparation(args.tasks, data_dir)
+        raise InputError(f"{data_dir} has data for none of --tasks {' '.join(args.tasks)}; make it with: {command}")
     for task in plan.tasks:
         if task.task.trains and (args.truncate_dim or args.remove_components):
             raise InputError(f"task {task.name} trains the encoder; leave out --truncate_dim and --remove_components")

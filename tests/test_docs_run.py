@@ -22,7 +22,7 @@ from datasets import Dataset
 
 import run_mirror
 from mirror.common.errors import InputError
-from mirror.evaluation.catalogue import all_tasks, resolve
+from mirror.evaluation.catalogue import Options, all_tasks, resolve
 from mirror.evaluation.run import default_data_dir
 from mirror.evaluation.task import DataFile
 from tests.conftest import WORDS
@@ -34,17 +34,18 @@ from tests.tools.test_push import server  # noqa: F401
 
 pytestmark = pytest.mark.slow
 
-# Pages whose commands are whole measurements, the page that tests/test_readme.py runs, and commands that download: other
-# tests run those scripts.
+# Pages whose commands are whole measurements, the page that tests/test_readme.py runs, and scripts that download or run a
+# hundred others: other tests run those.
 LEFT_OUT = re.compile(r"results\.md|performance\.md|studies/|mini-mlm/|^README\.md")
-DOWNLOADS = "data_scripts.prepare_eval_data"
-SLOW_TASKS = ("transfer", "amazon", "bli")
+SCRIPTS_LEFT_OUT = ("data_scripts.prepare_eval_data", "run_study")
+SLOW_TASKS = ("transfer", "amazon")
 BRIEF = {
     "run_mirror": "--max_steps 2 --per_device_train_batch_size 40 --disable_tqdm true",
     "run_cmlm": "--max_steps 2 --per_device_train_batch_size 4 --max_seq_length 24 --num_projections 2 --disable_tqdm true",
     "run_eval": "--skip_missing",
     "mirror.tools.demo": "--max_texts 50",
-    "data_scripts": "--count 600",
+    **dict.fromkeys(("data_scripts.umls_names", "data_scripts.sample_sentences"), "--count 600"),
+    "data_scripts.wordpiece_vocabulary": "--vocab_size 200",
 }
 TEXTS = list({" ".join(random.Random(n).choices(WORDS, k=4 + n % 8)): None for n in range(800)})
 LABELS = ("entailment", "neutral", "contradiction")
@@ -80,7 +81,7 @@ def test_the_commands_of_a_page_run(page, desk, finished_run, bert_folder, monke
     )  # or mirror.tools.demo would wait for a browser
     for command in all_commands(blocks(page), tmp_path_factory.mktemp("bash")):
         found = script_of(command)
-        if found and found[0] != DOWNLOADS and "..." not in command.argv:
+        if found and found[0] not in SCRIPTS_LEFT_OUT and "..." not in command.argv:
             run(command, *found, finished_run, Path(bert_folder), monkeypatch)
 
 
@@ -99,7 +100,7 @@ def run(command: Command, module: str, argv: list[str], finished_run: Path, plai
     Raises:
         AssertionError: the script refuses its arguments or what it reads, or leaves nothing behind.
     """
-    argv = argv + BRIEF.get(module, BRIEF["data_scripts"] if module.startswith("data_scripts") else "").split()
+    argv = argv + BRIEF.get(module, "").split()
     try:
         values = parsed_by(module, argv)
         make_what_is_missing(values, finished_run, plain_model)
@@ -117,13 +118,13 @@ def run(command: Command, module: str, argv: list[str], finished_run: Path, plai
 
 def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) -> None:
     output = values.get("output_dir")
-    if output and Path(output).exists() and not values.get("resume_from_checkpoint"):
+    if output and Path(output).exists() and values.get("resume_from_checkpoint") in (None, "auto"):
         shutil.rmtree(output)
     for flag, value in values.items():
         for item in value if isinstance(value, list) else [value]:
             if not isinstance(item, str) or flag.startswith("output") or Path(item).exists():
                 continue
-            if flag in ("model_name_or_path", "models"):
+            if flag in ("model_name_or_path", "second_model_name_or_path", "models"):
                 shutil.copytree(finished_run if item.startswith("out/") else plain_model, item)
             elif flag in ("model", "folder"):
                 shutil.copytree(finished_run, item)
@@ -135,7 +136,8 @@ def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) ->
     if values.get("keep") and not Path(values["keep"]).suffix:  # a task, or else a file
         names.append(values["keep"])
     data_dir = Path(values["data_dir"]) if values.get("data_dir") else default_data_dir()
-    for task in resolve(names, all_tasks(data_dir)):
+    options = Options(**{name: values[name] for name in Options.__dataclass_fields__ if name in values})
+    for task in resolve(names, all_tasks(data_dir, options)):
         if not task.name.startswith(SLOW_TASKS):
             for file in task.files:
                 make_data_file(file, data_dir)

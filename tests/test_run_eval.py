@@ -195,6 +195,13 @@ def test_a_folder_without_weights_is_refused(bert_folder, data_dir, tmp_path, mo
         evaluate(monkeypatch, *flags, "--data_dir", data_dir, "--output_dir", tmp_path / "out")
 
 
+def test_nothing_to_score_is_refused_with_the_command_that_makes_data(bert_folder, data_dir, tmp_path, monkeypatch):
+    flags = ["--model_name_or_path", bert_folder, "--pooling", "cls", "--tasks", "men", "rw", "--skip_missing"]
+    with pytest.raises(InputError, match=r"data for none of --tasks men rw; make it with: python \S+ --tasks men rw"):
+        evaluate(monkeypatch, *flags, "--data_dir", data_dir, "--output_dir", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_the_list_of_tasks_needs_no_model(data_dir, monkeypatch, capsys):
     monkeypatch.setattr(docs_search, "check_pairs", lambda part: None)  # or it reads every package of this machine
     evaluate(monkeypatch, "--list_tasks", "--data_dir", data_dir)

@@ -15,6 +15,9 @@ from mirror.studies.plan import Setup, as_arguments
 from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside
 
 
+NAMED = 6  # unfinished cells in the notes below the table
+
+
 def write_table(
     study: Study, setup: Setup, records: Mapping[str, dict | None], left_out: Sequence[str], command: str
 ) -> str:
@@ -88,6 +91,8 @@ def _notes(study: Study, setup: Setup, scores, unfinished: Sequence[str], lines:
     if best := best_row(study, scores) if study.choose_on else None:
         notes.append(f"Selected on {study.choose_on}: {best}.")
     notes += [study.note] if study.note else []
-    notes += [f"Not done: {', '.join(unfinished)}."] if unfinished else []
+    if unfinished:
+        more = f" and {len(unfinished) - NAMED:,} more" if len(unfinished) > NAMED else ""
+        notes.append(f"Not done: {', '.join(unfinished[:NAMED])}{more}.")
     notes += [line[:1].upper() + line[1:] for line in lines]
     return "".join(f"- {note}\n" for note in notes)
