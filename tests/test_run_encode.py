@@ -255,17 +255,8 @@ def test_help_imports_nothing_heavy():
 
 @pytest.mark.slow
 def test_accelerate_launch_with_two_processes(flags, expected, tmp_path):
-    launch = [
-        sys.executable,
-        "-m",
-        "accelerate.commands.launch",
-        "--cpu",
-        "--num_processes",
-        "2",
-        "--num_machines",
-        "1",
-    ]
-    launch += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "29517"]
+    launch = [sys.executable, "-m", "accelerate.commands.launch"]
+    launch += ["--config_file", str(ROOT / "accelerate_configs/cpu_2proc.yaml"), "--main_process_port", "29517"]
     done = subprocess.run(
         [*launch, str(ROOT / "run_encode.py"), *map(str, flags)],
         cwd=ROOT, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
