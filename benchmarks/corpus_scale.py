@@ -56,7 +56,8 @@ def run(args: argparse.Namespace, folder: str) -> tuple[float, int]:
     command += ["--max_steps", "1", "--per_device_train_batch_size", "32", "--force", "--disable_tqdm", "true"]
     environment = os.environ | {"HF_DATASETS_CACHE": f"{folder}/cache"}
     start = time.perf_counter()
-    process = subprocess.Popen(command, cwd=args.repository, env=environment, stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen(command, cwd=args.repository, env=environment, **quiet)
     _, status, usage = os.wait4(process.pid, 0)
     if status:
         sys.exit(f"run_mirror.py failed on {folder}/texts.txt")

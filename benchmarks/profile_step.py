@@ -60,7 +60,9 @@ def main() -> None:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
     add("--train_file", required=True, help="texts, one per line")
-    add("--model_name_or_path", help="default: a new BERT of 6 layers x 384 with random weights")
+    add("--model_name_or_path", help="default: a new BERT with random weights, of --layers and --width")
+    add("--layers", type=int, default=6)
+    add("--width", type=int, default=384)
     add("--batch_size", type=int, default=200)
     add("--warmup_steps", type=int, default=3, help="steps before the timing starts (default: 3)")
     add("--steps", type=int, default=10, help="steps timed (default: 10)")
@@ -79,7 +81,7 @@ def main() -> None:
         corpus.write_text("\n".join(texts) + "\n", encoding="utf-8")
         model = args.model_name_or_path or str(Path(work) / "model")
         if not args.model_name_or_path:
-            make_model(Path(model), texts)
+            make_model(Path(model), texts, args.layers, args.width)
         stages, phases, seconds = time_run(args, model, corpus, work)
         operators = time_operators(args, model, corpus, work)
     print(f"{args.batch_size} texts per step, {args.steps} steps, {seconds:.2f} s per step; {machine()}\n")

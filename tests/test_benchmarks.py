@@ -6,16 +6,18 @@ import json
 import subprocess
 import sys
 from argparse import Namespace
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import encode_speed, memory, profile_encode, profile_step, soak, train_speed
+from benchmarks import encode_speed, memory, profile_encode, profile_step, soak, train_speed, transfer_speed
 from benchmarks.side_by_side import markdown, prepare, ratio, run_in_subprocess, run_interleaved, spread, write_report
 from benchmarks.stand_in import distinct_lines, made_up_sentences, make_model, matmul_limit, peak_memory, step_clock
 from mirror.common.errors import InputError
+from mirror.evaluation import transfer
 from mirror.modeling.encoder import Encoder
 
 
@@ -193,6 +195,19 @@ def test_the_profile_times_every_stage_of_an_encoding(bert_folder, sentences):
     stages = profile_encode.stages_of(lambda: encoder.encode(sentences))
     assert [*stages] == ["tokenisation", "forward passes", "the rest"] and min(stages.values()) > 0
     assert profile_step.kind_of("aten::scaled_dot_product_attention") == "attention"
+
+
+def test_probes_are_compared_with_all_threads_of_blas_and_with_one(monkeypatch):
+    monkeypatch.setattr(transfer, "threadpool_limits", lambda *_, **__: nullcontext(1))
+
+    def score() -> dict:
+        with transfer.threadpool_limits(1) as threads:
+            return {"main_score": threads or 0}
+
+    threads, one = transfer_speed.compare(score, rounds=2)
+    assert [score for _, score in threads] == [0, 0] and [score for _, score in one] == [1, 1]
+    vectors = transfer_speed.Remembered(lambda texts, show_progress: [len(text) for text in texts])
+    assert vectors(["a", "bc"]) == [1, 2] and vectors(["a", "bc"]) is vectors(["a", "bc"])
 
 
 @pytest.mark.parametrize("script", ["train_speed", "encode_speed", "memory"])

@@ -16,6 +16,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
+from threadpoolctl import threadpool_limits
 
 from mirror.common.errors import InputError
 from mirror.evaluation.task import Columns, DataFile, Task
@@ -245,9 +246,10 @@ def expected_score(model: LogisticRegression, features: np.ndarray) -> np.ndarra
 def _fit(estimator, *arguments, **options):
     """Call `estimator.fit` without warnings that a weak penalty has not converged after 1,000 iterations.
 
-    The result is deterministic all the same, and the selection of C rejects it if it generalises badly.
+    The result is deterministic all the same, and the selection of C rejects it if it generalises badly. BLAS has one thread:
+    an iteration is two products of a matrix and a vector, too short to share, and two threads took up to nine times as long.
     """
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
         warnings.simplefilter("ignore", ConvergenceWarning)
         return estimator.fit(*arguments, **options)
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_info
 
 from mirror.common.errors import InputError
 from mirror.evaluation import transfer
@@ -56,6 +57,16 @@ def test_nested_folds_learn_separable_classes_but_not_shuffled_labels():
     assert transfer.nested_accuracies(features, labels).mean() > 0.94
     shuffled = np.random.default_rng(1).permutation(labels)
     assert abs(transfer.nested_accuracies(features, shuffled).mean() - 0.5) < 0.12
+
+
+def test_probes_are_fitted_with_one_thread_of_blas():
+    class Estimator:
+        def fit(self):
+            return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    before = Estimator().fit()
+    assert set(transfer._fit(Estimator())) == {1}
+    assert Estimator().fit() == before
 
 
 def test_c_is_selected_on_dev_and_not_on_test():
