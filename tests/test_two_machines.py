@@ -49,10 +49,14 @@ def run_on(machines: list[Path], script: str, *flags) -> list[subprocess.Complet
         for rank, folder in enumerate(machines)
     ]  # fmt: skip
     done = []
-    for process in started:
-        out, err = process.communicate(timeout=240)
-        done.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
-        assert process.returncode == 0, err[-3000:]
+    try:
+        for process in started:
+            out, err = process.communicate(timeout=240)
+            done.append(subprocess.CompletedProcess(process.args, process.returncode, out, err))
+            assert process.returncode == 0, err[-3000:]
+    finally:  # the other machine of one that failed
+        for process in started:
+            process.kill()
     return done
 
 
