@@ -59,11 +59,12 @@ def top_k(
     find = _faiss_candidates if use_faiss else _torch_candidates
     queries, entries = torch.from_numpy(queries), torch.from_numpy(entries)
     candidates = torch.cat([find(block, entries, wanted, block_bytes) for block in queries.split(QUERIES_AT_ONCE)])
-    rows = max(1, min(512, block_bytes // (24 * entries.shape[1] * wanted)))  # three copies of the candidates
-    blocks = zip(queries.split(rows), candidates.split(rows), strict=True)
-    scores, indices = zip(*(_rescore(block, entries, found) for block, found in blocks), strict=True)
-    scores, indices = torch.cat(scores).numpy(), torch.cat(indices).numpy()  # (Q, wanted), best first
-    return _repeat_equals(scores, indices, distinct, groups, k)
+    scores = torch.empty(candidates.shape)  # filled in place: small results between large ones would split the heap
+    rows = max(1, min(128, block_bytes // (24 * entries.shape[1] * wanted)))  # three copies of the candidates
+    for start in range(0, len(queries), rows):
+        block = slice(start, start + rows)
+        scores[block], candidates[block] = _rescore(queries[block], entries, candidates[block])
+    return _repeat_equals(scores.numpy(), candidates.numpy(), distinct, groups, k)
 
 
 def mean_top_k(queries: np.ndarray, entries: np.ndarray, k: int, block_bytes: int = DEFAULT_BLOCK_BYTES) -> np.ndarray:
@@ -101,9 +102,10 @@ def distinct_rows(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     A matrix product rounds a column differently at different positions of a block, so equal entries would get unequal
     scores; searched once, they get the same.
     """
-    seen: dict[bytes, int] = {}
-    groups = [seen.setdefault(xxhash.xxh3_128_digest(row), len(seen)) for row in vectors]
-    return np.unique(groups, return_index=True)[1], np.array(groups)
+    digests = np.fromiter((xxhash.xxh3_128_digest(row) for row in vectors), dtype="S16", count=len(vectors))
+    _, first, group = np.unique(digests, return_index=True, return_inverse=True)
+    by_index = first.argsort()
+    return first[by_index], by_index.argsort()[group]
 
 
 def _torch_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes: int) -> Tensor:
