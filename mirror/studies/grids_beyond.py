@@ -52,7 +52,9 @@ def _cells(row: str, options: dict) -> tuple[Cell, ...]:
 
 COLUMNS = (
     *(Column(task, task, part=part) for part, (_, _, tasks, _) in PARTS.items() for task in tasks),
-    Column("own_text", "own_text", part="docs"),  # measured by each run on the texts that it held out
+    # Measured by each run on the texts that it held out, with its base model and with what it trained.
+    Column("own_text before", "own_text", "before", part="docs"),
+    Column("own_text", "own_text", part="docs"),
 )
 
 BEYOND = Study(
