@@ -5,8 +5,9 @@
         --corpus_dir data/mirror_corpus --output_dir out/table3
     python run_study.py table12 --model_name_or_path roberta-base ... --num_processes 2 -- --bf16 --max_steps 20
 
-Writes table.md, results.csv, figure.png and one folder per cell; the table after each cell. Finished cells are not run
-again: after an interruption or a failure, run the same command again. Flags after -- are passed to run_mirror.py, or to run_cmlm.py.
+Writes table.md with a verdict on what the paper concludes, results.csv, a figure and one folder per cell; the table after
+each cell. Finished cells are not run again: after an interruption or a failure, run the same command again. Flags after --
+are passed to run_mirror.py, or to run_cmlm.py.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def main() -> None:
     if progress.done:
         sys.stdout.write(progress.write_table())
         progress.write_figure()
-        logger.info("table.md, results.csv and figure.png are in %s", output_dir)
+        logger.info("table.md, results.csv and figure.png, .svg and .pdf are in %s", output_dir)
     if is_chain and len(progress.done) == len(jobs) and not (args.keep_models or args.stages_dir):
         remove_stages(stages_dir)
     if failures:

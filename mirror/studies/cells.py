@@ -14,6 +14,8 @@ RATE = "learning_rate_times"
 WORDS, STS_SENTENCES = "{}_words_top_10k.txt", "stsbenchmark_train_10k_sents_random_sampled.txt"
 UMLS_NAMES = "umls_names_10k.txt"
 
+AVERAGE = "average"  # label of the column that `Study.average` adds
+
 Published = Mapping[str, Mapping[str, Mapping[str, float]]]  # checkpoint -> row -> column label -> score
 
 
@@ -56,6 +58,15 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Claim:
+    """A conclusion of the paper: in one column, one row has a higher score than another."""
+
+    higher: str
+    lower: str
+    column: str = AVERAGE
+
+
+@dataclass(frozen=True)
 class Study:
     """A table or figure of the paper as a grid of cells."""
 
@@ -72,6 +83,7 @@ class Study:
     also: Mapping[str, str] = field(
         default_factory=dict
     )  # suffix of further rows of the same cells -> field to report
+    claims: tuple[Claim, ...] = ()  # what the paper concludes; `mirror.studies.claims` judges them
     note: str = ""  # differences from the paper
 
     @property
@@ -105,6 +117,11 @@ def printed(*tables: tuple[str, Mapping[str, str]]) -> dict[str, dict[str, dict[
 def baseline(table: str, model: str) -> dict[str, float]:
     """Return what a table of Mirror-BERT prints for a system that is not compared before and after training."""
     return {number.score: number.value for number in MIRROR_BERT if (number.table, number.model) == (table, model)}
+
+
+def gains(*labels: str, row: str = "Mirror") -> tuple[Claim, ...]:
+    """Return the claims that a row is above the untrained model (`baseline_cells`) in each column."""
+    return tuple(Claim(row, f"before, {pooling}", label) for label in labels for pooling in ("cls", "mean_padded"))
 
 
 def baseline_cells(tasks: tuple[str, ...], level: str = "sentence", **fields) -> tuple[Cell, ...]:

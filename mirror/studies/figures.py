@@ -1,4 +1,4 @@
-"""Figure of a study (figure.png). Knows scores and the records of cells; uses `mirror.evaluation.plots`."""
+"""Figure of a study. Knows scores and the records of cells; uses `mirror.evaluation.plots`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 
 from mirror.evaluation import plots
 from mirror.studies import figures_cmlm, own_text
-from mirror.studies.cells import Study
-from mirror.studies.table import AVERAGE, Beside, Scores, column_header, published_scores, shown_columns
+from mirror.studies.cells import AVERAGE, Study
+from mirror.studies.table import Beside, Scores, column_header, published_scores, shown_columns
 
 
 PANELS_PER_ROW = 4

@@ -11,10 +11,12 @@ from mirror.studies.cells import (
     UMLS_NAMES,
     WORDS,
     Cell,
+    Claim,
     Column,
     Study,
     baseline,
     baseline_cells,
+    gains,
     main_scores,
     printed,
 )
@@ -44,6 +46,9 @@ FIGURE5 = Study(
     tuple(Column(f"{level}s, {task}", task, part=level) for level, task, _ in FIGURE5_CURVES),
     figure="curve",
     paper_models={"word": "word-bert", "phrase": "phrase-pubmedbert", "sentence": "sentence-roberta"},
+    claims=tuple(
+        Claim("10000", other, f"{level}s, {task}") for level, task, _ in FIGURE5_CURVES for other in ("1000", "100000")
+    ),
     note="Rows are numbers of texts. The paper uses BERT for words, PubMedBERT for phrases and RoBERTa for sentences "
     "(--paper_models), and reports a plot without numbers.",
 )
@@ -66,6 +71,13 @@ TABLE7 = Study(
                 "- both": "mirror no noise"}),
         ("3", {"- dropout + drophead": "mirror drophead"}),
     ),
+    claims=(
+        Claim("- dropout + drophead", "full"),
+        Claim("full", "- dropout"),
+        Claim("full", "- span mask"),
+        Claim("full", "- both"),
+        Claim("- dropout", "- span mask"),
+    ),
 )  # fmt: skip
 
 TABLE8_VARIANTS = {"no dropout": "mirror no noise", "dropout": "mirror no span mask"}
@@ -79,6 +91,11 @@ TABLE8 = Study(
     main_scores(("sts12",)),
     published=printed(
         ("8", TABLE8_VARIANTS | {"controlled dropout": "mirror controlled dropout"}), ("20", TABLE8_VARIANTS)
+    ),
+    claims=(
+        Claim("dropout", "no dropout", "sts12"),
+        Claim("dropout", "controlled dropout", "sts12"),
+        Claim("no dropout", "controlled dropout", "sts12"),
     ),
     note="Table 8 of the paper is RoBERTa's; BERT's values are from Table 20. For RoBERTa with dropout and no span mask "
     "Table 8 prints .648, which is the full method's score in Table 20; there this setting has .616.",
@@ -117,12 +134,26 @@ GEOMETRY_NOTE = (
     "Measured on the training texts of each level, with the interpretation of Eq. 2 that fits the printed values."
 )
 GEOMETRY = printed(("14", GEOMETRY_VARIANTS))  # Table 9 repeats three of its rows
-TABLE9 = Study("Table 9: isotropy score", _geometry_cells(), IS_COLUMNS, published=GEOMETRY, note=GEOMETRY_NOTE)
+IS_CLAIMS = (
+    *(Claim("Mirror", "before, mean_padded", f"IS {level}") for level in LEVEL_TEXTS),
+    Claim("Mirror, no augmentation", "Mirror", "IS word"),
+    Claim("Mirror", "Mirror, no augmentation", "IS phrase"),
+    Claim("Mirror", "Mirror, no augmentation", "IS sentence"),
+)
+TABLE9 = Study(
+    "Table 9: isotropy score",
+    _geometry_cells(),
+    IS_COLUMNS,
+    published=GEOMETRY,
+    claims=IS_CLAIMS,
+    note=GEOMETRY_NOTE,
+)
 TABLE14 = Study(
     "Table 14: isotropy score and mean-vector norm",
     _geometry_cells(),
     IS_COLUMNS + MVN_COLUMNS,
     published=GEOMETRY,
+    claims=(*IS_CLAIMS, *(Claim("before, mean_padded", "Mirror", f"MVN {level}") for level in LEVEL_TEXTS)),
     note=GEOMETRY_NOTE,
 )
 
@@ -143,6 +174,12 @@ TABLE10 = Study(
                 "Mirror, random strings, 2.5 x rate": "mirror random strings, rate 5e-5"})
     ),
     baselines={"fastText": baseline("10", "fastText")},
+    claims=(
+        *gains("multisimlex_eng", row="Mirror, words"),
+        *gains("multisimlex_eng", row="Mirror, random strings"),
+        Claim("Mirror, random strings, 2.5 x rate", "Mirror, random strings", "multisimlex_eng"),
+        Claim("Mirror, words", "Mirror, random strings, 2.5 x rate", "multisimlex_eng"),
+    ),
     note="2.5 x the default learning rate is the paper's 5e-5 for a model of width 768.",
 )  # fmt: skip
 
@@ -151,6 +188,11 @@ FIGURE8 = Study(
     tuple(Cell(f"{bucket}0000", SIMLEX, (f"en_words_bucket_{bucket}0k.txt",), "word") for bucket in range(1, 11)),
     main_scores(SIMLEX),
     figure="curve",
+    claims=(
+        Claim("10000", "50000", "multisimlex_eng"),
+        Claim("50000", "100000", "multisimlex_eng"),
+        Claim("10000", "100000", "multisimlex_eng"),
+    ),
     note="Rows are the last rank of each bucket of 10,000 words. The paper has ten, of Wikipedia's 100,000 most "
     "frequent words, and reports a plot without numbers.",
 )
@@ -164,6 +206,7 @@ TABLE12 = Study(
     average=True,
     figure="curve",
     published=printed(("12", {rate: f"mirror dropout {rate}" for rate in "0.05 0.1 0.2 0.3 0.4".split()})),
+    claims=(Claim("0.2", "0.1"), Claim("0.3", "0.1"), Claim("0.2", "0.4"), Claim("0.3", "0.4")),
 )
 
 TABLE13 = Study(
@@ -173,6 +216,7 @@ TABLE13 = Study(
     average=True,
     figure="curve",
     published=printed(("13", {length: f"mirror span {length}" for length in "2 5 10 15 20".split()})),
+    claims=(Claim("5", "10"), Claim("10", "15"), Claim("15", "20")),
 )
 
 
@@ -209,6 +253,12 @@ CLS_VS_MEAN = Study(
         for level, tasks, corpus in (("word", SIMLEX, ENGLISH_WORDS), ("sentence", STS_PAPER, STS_SENTENCES))
     ),
     main_scores(SIMLEX + STS_PAPER),
+    claims=(
+        Claim("mean, before", "cls, before", "multisimlex_eng"),
+        Claim("cls, after", "mean, after", "multisimlex_eng"),
+        *(Claim(f"mean, {when}", f"cls, {when}", task) for when in ("before", "after") for task in STS_PAPER),
+    ),
+    note="For RoBERTa the first token is the better one after Mirror-BERT, on sentences too (Appendix B).",
 )
 
 SELECTION = Study(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirror.studies.cells import STS_SENTENCES, WORDS, Cell, Column, Study
+from mirror.studies.cells import STS_SENTENCES, WORDS, Cell, Claim, Column, Study
 
 
 DOCSTRINGS = "train.txt"  # of data_scripts/docstring_corpus.py
@@ -62,6 +62,9 @@ BEYOND = Study(
     (*_before(), *(cell for row, options in OPTIONS.items() for cell in _cells(row, options))),
     COLUMNS,
     choose_on="stsb_dev",
+    claims=tuple(
+        Claim(row, "Mirror", dev) for dev in ("stsb_dev", "docs_search_dev") for row in OPTIONS if row != "Mirror"
+    ),
     note=NOTE,
 )
 BEYOND_TOGETHER = Study(

@@ -68,7 +68,7 @@ class Progress:
         return write_table(self.study, self.setup, self.records, self.left_out, self.command)
 
     def write_figure(self) -> None:
-        """Draw figure.png."""
+        """Draw the figure."""
         write_figure(self.study, self.setup, self.records)
 
 

@@ -1,4 +1,4 @@
-"""Report of a study's finished cells: table.md and results.csv, rewritten after each cell, and figure.png."""
+"""Report of a study's finished cells: table.md and results.csv, rewritten after each cell, and the figure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mirror.assets import EMBEDDED_MODEL
 from mirror.common.atomic_files import atomic_write_text
 from mirror.studies.cells import Study
 from mirror.studies.chains import is_chain_study, recipes_of
+from mirror.studies.claims import format_claims
 from mirror.studies.figures import draw
 from mirror.studies.own_text import format_choices, format_correlations, format_runs
 from mirror.studies.plan import Setup, as_arguments
@@ -38,7 +39,7 @@ def write_table(
     if study.figure == "own_text":
         table = "\n".join(form(study, done) for form in (format_correlations, format_choices, format_runs))
     else:
-        table = format_table(study, scores, beside)
+        table = format_table(study, scores, beside) + format_claims(study, scores, beside)
     unfinished = [name for name, record in records.items() if record is None]
     run_on = dict.fromkeys(record["run_on"] for record in done if record.get("run_on"))
     notes = _notes(study, setup, scores, unfinished, [*run_on, *left_out])
@@ -49,10 +50,10 @@ def write_table(
 
 
 def write_figure(study: Study, setup: Setup, records: Mapping[str, dict | None]) -> None:
-    """Draw figure.png, if any cell is finished."""
+    """Draw figure.png, .svg and .pdf, if any cell is finished."""
     if done := [record for record in records.values() if record]:
         scores, beside = collect(study, done), published_beside(study, setup.checkpoint_of)
-        draw(study, scores, done, beside, setup.output_dir / "figure.png")
+        draw(study, scores, done, beside, setup.output_dir / "figure")
 
 
 def _settings(study: Study, setup: Setup) -> list[str]:

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirror.studies.cells import Cell, Column, Study
-
-
-AVERAGE = "average"
+from mirror.studies.cells import AVERAGE, Cell, Column, Study
 
 
 @dataclass(frozen=True)
 class Score:
-    """Values of one score, one per seed."""
+    """Values of one score, one per seed; the base model is scored once, with the seed None."""
 
-    values: tuple[float, ...]
+    by_seed: Mapping[int | None, float]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(self.by_seed.values())
 
     @property
     def mean(self) -> float:
@@ -77,8 +78,8 @@ def measured(study: Study, record: dict) -> list[tuple[Column, float]]:
 
 
 def _over_seeds(labels: Sequence[str], seeds: Mapping) -> dict[str, Score]:
-    found = {label: tuple(values[label] for values in seeds.values() if label in values) for label in labels}
-    return {label: Score(values) for label, values in found.items() if values}
+    found = {label: {seed: values[label] for seed, values in seeds.items() if label in values} for label in labels}
+    return {label: Score(by_seed) for label, by_seed in found.items() if by_seed}
 
 
 def shown_columns(study: Study, scores: Scores) -> list[str]:

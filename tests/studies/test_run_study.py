@@ -21,7 +21,7 @@ import run_study
 from mirror.common.errors import InputError, run_main
 from mirror.studies import execution, plan, processes, shared_cells
 from mirror.studies.catalogue import STUDIES
-from mirror.studies.cells import RATE, Cell, SecondEncoder, Study, main_scores
+from mirror.studies.cells import RATE, Cell, Claim, SecondEncoder, Study, main_scores
 from mirror.training.arguments import parse_arguments
 from tests.evaluation.folder import write_tsv
 
@@ -34,6 +34,7 @@ STUDY = Study(
     ),
     main_scores(("rg65",)),
     published={"bert-base-uncased": {"after": {"rg65": 0.25}}},
+    claims=(Claim("after", "before", "rg65"),),
 )
 # Fake scripts that log how they were called; the trained "model" stores its seed, which becomes the score.
 FAKE_MIRROR = """
@@ -123,10 +124,16 @@ def test_each_cell_is_run_once_and_reported(published_model, fakes, monkeypatch,
         assert flags in first
     page = (fakes / "out/table.md").read_text()
     assert "| after | 0.4400 ± 0.1100 |\n| published | 0.2500 |\n| difference | +0.1900 |" in page
+    # mean .34, standard deviation .11, half the interval 4.3027 x .11 / sqrt(3)
+    assert (
+        "| after above before: rg65 |  | +0.3400 (+0.0667 to +0.6133) | agrees |\n\nVerdict: agrees (1 of 1).\n"
+        in page
+    )
     run_on = "\n- 1 thread of an abacus, python 3.14, torch 9.1, transformers 8.2, sentence-transformers 7.3\n"
     assert page.count(run_on) == 1
     assert "Not done" not in page and capsys.readouterr().out.count("| before | 0.1000 |") == 3
     assert (fakes / "out/figure.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (fakes / "out/figure.svg").read_text()
     assert len((fakes / "out/results.csv").read_text().splitlines()) == 5
     assert not list((fakes / "out").glob("*/model"))
 

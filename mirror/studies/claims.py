@@ -1,0 +1,77 @@
+"""Whether the scores of a study bear out what the paper concludes, by confidence intervals over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scipy.stats import t
+
+from mirror.studies.cells import Claim, Study
+from mirror.studies.table import Beside, Score, Scores, published_scores, shown_columns
+
+
+AGREES, DISAGREES, NOT_SHOWN, ONE_SEED = "agrees", "does not agree", "not shown", "one seed"
+PAPERS_BERT = "bert-base-uncased"  # whose published difference stands beside ours if the base model has none
+
+
+def difference(higher: Score, lower: Score) -> Score | None:
+    """Return higher - lower for each seed that both have; the base model's only score is compared with every seed."""
+    ours, theirs = higher.by_seed, lower.by_seed
+    seeds = [seed for seed in ours if seed in theirs or None in theirs] or [seed for seed in theirs if None in ours]
+    return Score({s: ours.get(s, ours.get(None)) - theirs.get(s, theirs.get(None)) for s in seeds}) if seeds else None
+
+
+def interval(score: Score, confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return Student's confidence interval of the mean over seeds, or None for a single value."""
+    if score.std is None:
+        return None
+    half = t.ppf((1 + confidence) / 2, len(score.values) - 1) * score.std / len(score.values) ** 0.5
+    return score.mean - half, score.mean + half
+
+
+def judge(gain: Score) -> str:
+    """Return whether a difference is above zero, below it, neither is shown, or cannot be shown by one seed.
+
+    A difference between scores of base models has no seed, so that its sign decides.
+    """
+    limits = (gain.mean, gain.mean) if None in gain.by_seed else interval(gain)
+    if limits is None:
+        return ONE_SEED
+    low, high = limits
+    return AGREES if low > 0 else DISAGREES if high < 0 else NOT_SHOWN
+
+
+def verdict(judgements: Sequence[str]) -> str:
+    """Return one verdict for all: agrees, agrees in part, does not agree, or not testable."""
+    if set(judgements) == {ONE_SEED}:
+        return "not testable with one seed"
+    agreeing = judgements.count(AGREES)
+    return DISAGREES if not agreeing else AGREES if agreeing == len(judgements) else "agrees in part"
+
+
+def format_claims(study: Study, scores: Scores, beside: Beside) -> str:
+    """Format a Markdown table of the paper's conclusions that have scores, and a verdict; empty if none has."""
+    labels = shown_columns(study, scores)
+    lines, judgements = [], []
+    for claim in study.claims:
+        ours = [scores.get(row, {}).get(claim.column) for row in (claim.higher, claim.lower)]
+        gain = difference(*ours) if all(ours) else None
+        if gain is None:
+            continue
+        judgements.append(judge(gain))
+        limits = interval(gain)
+        shown = f"{gain.mean:+.4f}" + (f" ({limits[0]:+.4f} to {limits[1]:+.4f})" if limits else "")
+        what = f"{claim.higher} above {claim.lower}: {claim.column}"
+        lines.append(f"| {what} | {_printed_difference(study, claim, labels, beside)} | {shown} | {judgements[-1]} |")
+    if not lines:
+        return ""
+    header = "| difference | in the paper | here, 95% interval over seeds | |\n| --- | ---: | ---: | --- |"
+    counted = f"{judgements.count(AGREES)} of {len(judgements)}"
+    return "\n".join(("", header, *lines, "", f"Verdict: {verdict(judgements)} ({counted}).", ""))
+
+
+def _printed_difference(study: Study, claim: Claim, labels: Sequence[str], beside: Beside) -> str:
+    of_bert = study.published.get(PAPERS_BERT, {})
+    rows = [beside.get(row) or of_bert.get(row, {}) for row in (claim.higher, claim.lower)]
+    printed = [published_scores(study, labels, row).get(claim.column) for row in rows]
+    return "" if None in printed else f"{printed[0] - printed[1]:+.4f}"
