@@ -11,7 +11,7 @@ from mirror.studies.table import Beside, Score, Scores, published_scores, shown_
 
 
 AGREES, DISAGREES, NOT_SHOWN, ONE_SEED = "agrees", "does not agree", "not shown", "one seed"
-PAPERS_BERT = "bert-base-uncased"  # whose published difference stands beside ours if the base model has none
+PAPERS_BERT = "bert-base-uncased"  # of several models that the paper has, the one that stands beside others
 
 
 def difference(higher: Score, lower: Score) -> Score | None:
@@ -61,8 +61,10 @@ def format_claims(study: Study, scores: Scores, beside: Beside) -> str:
         judgements.append(judge(gain))
         limits = interval(gain)
         shown = f"{gain.mean:+.4f}" + (f" ({limits[0]:+.4f} to {limits[1]:+.4f})" if limits else "")
+        theirs = printed_difference(study, claim, labels, beside)
+        printed = "" if theirs is None else f"{theirs:+.4f}"
         what = f"{claim.higher} above {claim.lower}: {claim.column}"
-        lines.append(f"| {what} | {_printed_difference(study, claim, labels, beside)} | {shown} | {judgements[-1]} |")
+        lines.append(f"| {what} | {printed} | {shown} | {judgements[-1]} |")
     if not lines:
         return ""
     header = "| difference | in the paper | here, 95% interval over seeds | |\n| --- | ---: | ---: | --- |"
@@ -70,8 +72,14 @@ def format_claims(study: Study, scores: Scores, beside: Beside) -> str:
     return "\n".join(("", header, *lines, "", f"Verdict: {verdict(judgements)} ({counted}).", ""))
 
 
-def _printed_difference(study: Study, claim: Claim, labels: Sequence[str], beside: Beside) -> str:
-    of_bert = study.published.get(PAPERS_BERT, {})
-    rows = [beside.get(row) or of_bert.get(row, {}) for row in (claim.higher, claim.lower)]
-    printed = [published_scores(study, labels, row).get(claim.column) for row in rows]
-    return "" if None in printed else f"{printed[0] - printed[1]:+.4f}"
+def printed_difference(study: Study, claim: Claim, labels: Sequence[str], beside: Beside) -> float | None:
+    """Return the published difference of the base model, or else of the paper's BERT or first model that has both rows.
+
+    Args:
+        labels: the shown columns; an average is over the same ones.
+    """
+    for rows in (beside, study.published.get(PAPERS_BERT, {}), *study.published.values()):
+        ours = [published_scores(study, labels, rows.get(row, {})) for row in (claim.higher, claim.lower)]
+        if all(claim.column in found for found in ours):
+            return ours[0][claim.column] - ours[1][claim.column]
+    return None

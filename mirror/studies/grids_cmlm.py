@@ -8,9 +8,8 @@ from dataclasses import replace
 from mirror.evaluation.amazon import LANGUAGES as AMAZON_LANGUAGES
 from mirror.evaluation.published import TRANSFER
 from mirror.evaluation.published_cmlm import AVERAGES, TASKS, printed_table
-from mirror.studies.cells import Column, Study, main_scores
+from mirror.studies.cells import AVERAGE, Claim, Column, Study, main_scores
 from mirror.studies.chains import ENGLISH, ChainCell, Stage
-from mirror.studies.table import AVERAGE
 
 
 BASE, LARGE, MULTILINGUAL = "bert-base-uncased", "bert-large-uncased", "multilingual-vocabulary"
@@ -88,6 +87,11 @@ TABLE1 = Study(
         },
     ),
     paper_models=LARGE_MODEL,
+    claims=(
+        Claim("CMLM base", "QuickThought (CC)"),
+        Claim("CMLM base", "English BERT base (CC)"),
+        Claim("CMLM large", "English BERT large (CC)"),
+    ),
     note="QuickThought has one shared transformer here, and learns from the same pairs of segments as CMLM.",
 )
 
@@ -106,6 +110,7 @@ TABLE7 = Study(
     main_scores(TRANSFER),
     average=True,
     **_compared("7", TASKS["7"], {BASE: tuple(_VARIANTS)}),
+    claims=tuple(Claim("N = 15", row) for row in _VARIANTS if row != "N = 15"),
 )
 
 
@@ -123,6 +128,7 @@ TABLE2 = Study(
     average=True,
     **_compared("2", TASKS["2"], {MULTILINGUAL: ("MLM (CC)", "CMLM"), MBERT: ("mBERT",)}),
     paper_models=MBERT_MODEL,
+    claims=(Claim("CMLM", "MLM (CC)"), Claim("CMLM", "mBERT")),
 )
 
 TABLE3 = Study(
@@ -140,6 +146,13 @@ TABLE3 = Study(
     **_compared("3", TASKS["3"], {MULTILINGUAL: ("S1", "S2", "S3", "S3+NLI"), MBERT: ("mBERT", "f-mBERT")}),
     note="S1: CMLM, then BR. S2: CMLM+BR. S3: CMLM, then CMLM+BR; as in the table's caption, which section 4.2 contradicts.",
     paper_models=MBERT_MODEL,
+    claims=(
+        Claim("S2", "S1"),
+        Claim("S3", "S2"),
+        Claim("S3+NLI", "S3"),
+        Claim("S3+NLI", "f-mBERT"),
+        Claim("f-mBERT", "mBERT"),
+    ),
 )
 
 _AMAZON_TASKS = ("amazon_zero_shot", "amazon_zero_shot_tuned")
@@ -165,6 +178,7 @@ TABLE4 = Study(
         {MULTILINGUAL: ("CMLM", "CMLM+BR", "CMLM+BR+NLI"), MBERT: ("mBERT",)},
     ),
     paper_models=MBERT_MODEL,
+    claims=tuple(Claim("CMLM+BR+NLI", "mBERT", column.label) for column in _AMAZON_COLUMNS),
 )
 
 
@@ -193,6 +207,7 @@ TABLE5 = Study(
     also=DIRECTIONS,
     note="Rows without a direction: into English, as in XTREME. PCR removes the first component of each language.",
     paper_models=MBERT_MODEL,
+    claims=(Claim("CMLM+BR", "mBERT"), Claim("CMLM+BR + PCR", "CMLM+BR"), Claim("mBERT + PCR", "mBERT")),
 )
 
 _TABLE6_TASKS = tuple(TASKS["6"].values())
@@ -205,6 +220,7 @@ TABLE6 = Study(
     note="The paper's caption says 36 languages; the table has these eleven. It prints .602 for mBERT on French here and .663 "
     "in Table 5.",
     paper_models=MBERT_MODEL,
+    claims=(Claim("CMLM+BR + PCR", "CMLM+BR"), Claim("mBERT + PCR", "mBERT")),
 )
 
 FIGURE2 = Study(
@@ -218,6 +234,7 @@ FIGURE2 = Study(
     figure="languages",
     note="The paper reports a plot without numbers.",
     paper_models=MBERT_MODEL,
+    claims=(Claim("mBERT + PCR", "mBERT", "neutrality"), Claim("mBERT", "mBERT + PCR", "own language")),
 )
 
 FIGURE3 = Study(
