@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from pathlib import Path
 
@@ -122,6 +123,12 @@ CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 LOOPBACK = ("127.", "::1", "localhost")
+
+
+def pytest_configure():
+    """Tests send Ctrl-C to themselves and to what they start; a shell's background job, such as `make test &`, ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -18,7 +18,6 @@ import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -243,7 +242,6 @@ def try_all(module: str, work: Path, mutants: list[Mutant]) -> None:
         log = os.open(work.parent / "log.txt", os.O_CREAT | os.O_TRUNC | os.O_WRONLY)
         os.dup2(log, 1)
         os.dup2(log, 2)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
         RESULTS.parent.mkdir(exist_ok=True)
         os.chdir(work)
         sys.path[0] = str(work)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,6 +22,16 @@ from tests.tiny_trainer import At, make_trainer, weights
 
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[list]:
+    """None is ignored, as SIGHUP is under nohup."""
+    normal = dict.fromkeys(SIGNALS, signal.SIG_DFL) | {signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in normal.items()}
+    yield list(normal.values())
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +97,6 @@ def test_ctrl_c_during_start_up_is_one_line(capsys):
     with pytest.raises(SystemExit) as stopped:
         run_main(main)
     assert stopped.value.code == 130 and capsys.readouterr().err == "error: stopped by Ctrl-C\n"
-
-
-@pytest.fixture
-def handlers():
-    """None is ignored, as it may be where the tests run."""
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in SIGNALS}
-    yield [signal.SIG_DFL] * len(SIGNALS)
-    for number, handler in before.items():
-        signal.signal(number, handler)
 
 
 def test_a_signal_is_noted_and_asks_for_a_save_after_the_step(monkeypatch, capfd, caplog, handlers):
