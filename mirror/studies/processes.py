@@ -30,7 +30,7 @@ Environment = dict[str, str]
 
 def prepare_environment(num_processes: int) -> None:
     """Give each process its share of the cores. Call this before torch is imported, which reads it then."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // num_processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, _usable_cores() // num_processes)))
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking for a GPU would start CUDA in the parent
 
 
@@ -87,6 +87,12 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
         process.start()
         process.join()
     return process.exitcode
+
+
+def _usable_cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))  # Slurm or taskset may give a process fewer than the machine has
+    return os.cpu_count() or 1
 
 
 def _make_call(call: Callable[[], None], log: Path, environment: Environment) -> None:

@@ -409,7 +409,8 @@ def test_processes_share_cores_and_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(processes.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(processes.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(processes.os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     processes.prepare_environment(3)
     assert processes.os.environ["OMP_NUM_THREADS"] == "2"
     assert [share["CUDA_VISIBLE_DEVICES"] for share in processes.environments(3)] == ["2", "3", "2"]
