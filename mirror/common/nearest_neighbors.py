@@ -52,6 +52,8 @@ def top_k(
         scores (Q, k) float32 and indices (Q, k) int64.
     """
     k = min(k, len(entries))
+    if not k or not len(queries):
+        return np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
     distinct, groups = distinct_rows(entries)
     if len(distinct) < len(entries):
         entries = entries[distinct]

@@ -23,6 +23,7 @@ from datasets.fingerprint import Hasher
 from transformers import PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError, one_line
+from mirror.common.tokenizer_state import tokenizer_state
 
 
 logger = logging.getLogger(__name__)
@@ -74,14 +75,6 @@ def cache_key(rows: Dataset, code: tuple[Callable, ...], options: dict) -> str:
         for key, value in options.get("fn_kwargs", {}).items()
     }
     return Hasher.hash((rows._fingerprint, code[0].__qualname__, modules, parameters, arguments))
-
-
-def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What token ids depend on: truncation and padding, which earlier calls leave in a tokenizer, are not part of it."""
-    if not tokenizer.is_fast:
-        return Hasher.hash(tokenizer)
-    state = json.loads(tokenizer.backend_tokenizer.to_str())
-    return Hasher.hash((type(tokenizer).__name__, {**state, "truncation": None, "padding": None}))
 
 
 def _retry_truncated(make: Callable[[bool], Dataset | IterableDataset]) -> Dataset | IterableDataset:

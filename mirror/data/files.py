@@ -72,6 +72,8 @@ def open_file(path: Path, streaming: bool, strict: bool = False) -> Dataset | It
         header = _csv_header(path, SEPARATORS[ending])
         features = Features({name: Value("string") for name in header})
         options = {"sep": SEPARATORS[ending], "keep_default_na": False, "features": features}
+        if len(header) == 1:
+            options["skip_blank_lines"] = False  # such a line is a row like any other, and counts as one
         if ending == "tsv":
             options["quoting"] = csv.QUOTE_NONE
     with reading(str(path)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import torch
 from huggingface_hub.errors import HFValidationError
 from huggingface_hub.utils import validate_repo_id
+from tokenizers import normalizers
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -25,9 +27,10 @@ from transformers.utils import logging as transformers_logging
 
 from mirror.common import loading_policy
 from mirror.common.errors import InputError, library_errors
-from mirror.modeling.module_list import backbone_subfolder
+from mirror.modeling.module_list import backbone_subfolder, read_json
 
 
+TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 MINIMUM_VOCABULARY = 0.5  # tokens per embedding; embeddings are often padded to a round number
 MAXIMUM_UNKNOWN = 0.5  # share of unknown tokens
 SPARE = "_spare_pooler"  # attribute of a model
@@ -68,8 +71,33 @@ def load_tokenizer(
     with loading(name_or_path):
         subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, subfolder=subfolder, **loading_policy.remote_code())
+        lowercase_as_told(tokenizer, name_or_path, subfolder)
     check_vocabulary(tokenizer, config, name_or_path)
     return tokenizer
+
+
+def lowercase_as_told(tokenizer: PreTrainedTokenizerBase, name_or_path: str, subfolder: str) -> None:
+    """Lowercase every text, if the sentence-transformers checkpoint of the tokenizer says so, as that library does.
+
+    A tokenizer's own files cannot say it: transformers builds the normalizer of most from their class.
+    """
+    settings = read_json(name_or_path, f"{subfolder}/{TRANSFORMER_SETTINGS}".lstrip("/"), dict) or {}
+    if not settings.get("do_lower_case") or lowercases_first(tokenizer):
+        return
+    if tokenizer.is_fast:
+        backend = tokenizer.backend_tokenizer
+        own = [] if backend.normalizer is None else [backend.normalizer]
+        backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+    else:
+        tokenizer.do_lower_case = True
+
+
+def lowercases_first(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether a tokenizer lowercases a text before anything else, so that a saved checkpoint has to say so."""
+    if not tokenizer.is_fast:
+        return bool(getattr(tokenizer, "do_lower_case", False))
+    normalizer = json.loads(tokenizer.backend_tokenizer.to_str())["normalizer"] or {}
+    return [step["type"] for step in normalizer.get("normalizers", ())][:1] == ["Lowercase"]
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, name_or_path: str) -> None:

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common import loading_policy
 from mirror.common.errors import InputError, library_errors
-from mirror.modeling.backbone import quiet, spare_pooler
+from mirror.modeling.backbone import TRANSFORMER_SETTINGS, lowercases_first, quiet, spare_pooler
 from mirror.modeling.checkpoint_settings import MIRROR_CONFIG
 from mirror.modeling.encoder import Encoder
 
@@ -70,7 +70,9 @@ def save_encoder(
     ours = {"pooling": pooling, "max_seq_length": max_seq_length, **(prompts or {}), "settings": settings or {}}
     ours |= {"has_head": True} if head else {}
     _write_json(folder / MIRROR_CONFIG, ours)
-    _write_sentence_transformers(folder, model, pooling, max_seq_length, head, prompts)
+    transformer = {"max_seq_length": max_seq_length, "do_lower_case": lowercases_first(tokenizer)}
+    _write_json(folder / TRANSFORMER_SETTINGS, transformer)
+    _write_sentence_transformers(folder, model, pooling, head, prompts)
     if pooling in NOT_EXPORTABLE:
         logger.warning(
             "other readers have no pooling '%s' and will use '%s'; run_eval.py uses '%s'",
@@ -121,7 +123,6 @@ def _write_sentence_transformers(
     folder: Path,
     model: PreTrainedModel,
     pooling: str,
-    max_seq_length: int,
     head: Sequence[nn.Module],
     prompts: dict | None,
 ) -> None:
@@ -151,7 +152,6 @@ def _write_sentence_transformers(
             for index, (path, kind) in enumerate(modules)
         ],
     )
-    _write_json(folder / "sentence_bert_config.json", {"max_seq_length": max_seq_length, "do_lower_case": False})
     packages = {"sentence_transformers": "sentence-transformers", "transformers": "transformers", "pytorch": "torch"}
     versions = {name: version(package) for name, package in packages.items()}
     _write_json(
@@ -192,7 +192,8 @@ def save_dense(folder: Path, layer: nn.Module) -> None:
     layer.save(str(folder))
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     kept = ("in_features", "out_features", "bias", "activation_function")
-    _write_json(folder / "config.json", {key: config[key] for key in kept})
+    residual = {"use_residual": True} if config.get("use_residual") else {}  # which older versions cannot compute
+    _write_json(folder / "config.json", {key: config[key] for key in kept} | residual)
 
 
 def _lowest_cosine(first: np.ndarray, second: np.ndarray) -> float:

@@ -40,8 +40,10 @@ def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_nam
     name = prompt_name or known.get("default_prompt_name")
     if prompt is None and name is not None:
         if name not in prompts:
+            # Versions of the library differ in which empty prompts they make up.
+            written = ", ".join(key for key, text in prompts.items() if text)
             raise InputError(
-                f"{name_or_path} has no prompt '{name}'; it has {', '.join(prompts) or 'none'}; or give one with --prompt"
+                f"{name_or_path} has no prompt '{name}'; it has {written or 'none'}; or give one with --prompt"
             )
         prompt = prompts[name]
     if prompt and not known.get("include_prompt", True):
@@ -90,8 +92,7 @@ def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> d
         "pooling": mode,
         "max_seq_length": loaded.max_seq_length,
         "head": list(loaded)[2:],
-        # Versions of the library differ in which prompts they make up; empty ones say nothing.
-        "prompts": {name: text for name, text in loaded.prompts.items() if text},
+        "prompts": loaded.prompts,
         "default_prompt_name": loaded.default_prompt_name,
         "include_prompt": getattr(loaded[1], "include_prompt", True),
         "truncate_dim": getattr(loaded, "truncate_dim", None),

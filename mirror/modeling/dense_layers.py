@@ -49,16 +49,23 @@ def append_layers(folder: str | Path, layers: Sequence[Dense]) -> None:
         raise InputError(f"{folder}: no modules.json; give a checkpoint of this project or of sentence-transformers")
     if not layers:
         return
-    note = folder / MIRROR_CONFIG
-    if note.exists():
-        pooling = json.loads(note.read_text(encoding="utf-8"))["pooling"]
-        if pooling in NOT_EXPORTABLE:
-            raise InputError(f"{folder}: pooling '{pooling}' cannot be followed by a layer; retrain with mean or cls")
+    check_pooling(folder)
     modules = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     for index, layer in enumerate(layers, start=len(modules)):
         name = f"{index}_Dense"
         save_dense(folder / name, layer)
         modules.append({"idx": index, "name": str(index), "path": name, "type": "sentence_transformers.models.Dense"})
     atomic_write_text(folder / "modules.json", json.dumps(modules, indent=2) + "\n")
-    if note.exists():
-        note.replace(folder / SETTINGS)
+    if (folder / MIRROR_CONFIG).exists():
+        (folder / MIRROR_CONFIG).replace(folder / SETTINGS)
+
+
+def check_pooling(folder: Path) -> None:
+    """
+    Raises:
+        InputError: a pooling that `modules.json` cannot express.
+    """
+    note = folder / MIRROR_CONFIG
+    pooling = json.loads(note.read_text(encoding="utf-8"))["pooling"] if note.exists() else None
+    if pooling in NOT_EXPORTABLE:
+        raise InputError(f"{folder}: pooling '{pooling}' cannot be followed by a layer; retrain with mean or cls")

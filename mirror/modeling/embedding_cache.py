@@ -17,6 +17,8 @@ import numpy as np
 import torch
 
 from mirror.common.atomic_files import atomic_path
+from mirror.common.errors import InputError
+from mirror.common.tokenizer_state import tokenizer_state
 from mirror.modeling.encoder import Encode, Encoder, deduplicated
 
 
@@ -36,7 +38,7 @@ def fingerprint(encoder: Encoder) -> str:
     described = (sorted(config.items(), key=str), encoder.head, encoder.pooling, encoder.max_seq_length)
     described += tuple(value for value in (encoder.prompt, encoder.truncate_dim) if value)
     digest.update(repr(described).encode())
-    digest.update(encoder.tokenizer.backend_tokenizer.to_str().encode())
+    digest.update(tokenizer_state(encoder.tokenizer).encode())
     for part in (encoder.model, encoder.head):
         for name, tensor in sorted(part.state_dict().items()):
             digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -48,11 +50,17 @@ class EmbeddingCache:
     """An `encode` that calls another `encode` only for texts that are not in its folder.
 
     >>> encode = EmbeddingCache(Path("out/embeddings") / fingerprint(encoder)[:16], encoder.encode)
+
+    Raises:
+        InputError: the folder cannot be made.
     """
 
     def __init__(self, folder: Path, encode: Encode, shard_texts: int = SHARD_TEXTS):
         self.folder, self.encode, self.shard_texts = folder, encode, shard_texts
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be made: {error.strerror}; choose another --cache_dir") from error
         self.places: dict[bytes, tuple[Path, int]] = {}  # digest of a text -> shard and row
         for shard in sorted(folder.glob("*.npz")):
             digests = _read(shard, "digests")

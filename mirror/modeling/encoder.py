@@ -83,6 +83,8 @@ class Encoder:
         Raises:
             InputError: nothing that can be loaded, a decoder, no pooling known, or fewer dimensions than `truncate_dim`.
         """
+        if dtype not in DTYPES:
+            raise InputError(f"unknown dtype '{dtype}'; one of {', '.join(DTYPES)}")
         known = checkpoint_settings(name_or_path)
         if pooling and known.get("pooling") and pooling != known["pooling"]:
             logger.warning("%s says pooling '%s'; using '%s' as asked", name_or_path, known["pooling"], pooling)
@@ -134,8 +136,10 @@ class Encoder:
             (N, D) float32.
 
         Raises:
-            InputError: a vector is not finite; names the first such text.
+            InputError: a vector is not finite (names the first such text), or `texts` is one string, not a list.
         """
+        if isinstance(texts, str):
+            raise InputError(f"give a list of texts, not one string: [{texts[:80]!r}]")
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
         return deduplicated(lambda unique: self._encode_unique(unique, batch_size, show_progress))(texts)

@@ -51,6 +51,7 @@ def shared_facts(record: RunRecord) -> dict[str, str]:
         "training time": f"{metrics['train_runtime']:.0f} s on {record.hardware}"
         if "train_runtime" in metrics
         else None,
+        "after training": settings.get("after_training"),
         "mean training loss": f"{metrics['train_loss']:.3f}" if "train_loss" in metrics else None,
     }
     versions = ", ".join(f"{package} {number}" for package, number in record.versions.items())

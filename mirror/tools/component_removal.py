@@ -16,6 +16,7 @@ import logging
 import shutil
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,7 @@ def remove_components_in_checkpoint(source: str, target: str, texts: Sequence[st
     from mirror.evaluation.components import fit_components  # imported late to keep --help fast
 
     components = fit_components(full_vectors(source, texts), num_components)
-    copy_with_layer(source, target, removal_layer(components), texts)
+    copy_with_layer(source, target, removal_layer(components), texts, f"removed {num_components} component(s)")
     return components
 
 
@@ -93,7 +94,8 @@ def whiten_checkpoint(source: str, target: str, texts: Sequence[str], num_compon
     from mirror.evaluation.components import fit_whitening  # imported late to keep --help fast
 
     layer = whitening_layer(*fit_whitening(full_vectors(source, texts), num_components))
-    copy_with_layer(source, target, layer, texts)
+    what = f"softly whitened {num_components} component(s)" if num_components else "whitened all components"
+    copy_with_layer(source, target, layer, texts, what)
 
 
 def full_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
@@ -105,40 +107,75 @@ def full_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
     return encoder.encode(list(texts))
 
 
-def copy_with_layer(source: str, target: str, layer: Dense, texts: Sequence[str]) -> None:
+def copy_with_layer(source: str, target: str, layer: Dense, texts: Sequence[str], what: str) -> None:
     """Copy a checkpoint folder and append a layer, seen to be applied by every reader.
 
+    The copy has no scores, no ONNX export and no place on the Hub: those are of other vectors.
+
+    Args:
+        what: what the layer does, for the model card.
+
     Raises:
-        InputError: a pooling that no layer can follow, or a reader that computes other vectors.
+        InputError: a reader computes other vectors; nothing is left of the copy.
     """
     from mirror.modeling.checkpoint import verify_encoder
     from mirror.modeling.dense_layers import append_layers
     from mirror.modeling.encoder import Encoder
+    from mirror.tools.card_scores import FIGURE, SCORES_FILE
+    from mirror.training.manifest import MANIFEST
+    from mirror.training.run_record import FILE
 
-    temporary = Path(f"{target}.tmp")
-    shutil.copytree(source, temporary, ignore=shutil.ignore_patterns("checkpoint-*"), dirs_exist_ok=True)
-    append_layers(temporary, [layer])
-    encoder = Encoder.from_pretrained(source)
-    expected = Encoder(
-        encoder.model,
-        encoder.tokenizer,
-        encoder.pooling,
-        encoder.max_seq_length,
-        [*encoder.head, layer],
-        encoder.prompt,
-        encoder.truncate_dim,
-    )
-    verify_encoder(temporary, expected, list(texts)[:8])
-    temporary.replace(target)
+    target = Path(target)
+    temporary = target.with_name(f"_{target.name}.tmp")
+    not_copied = ("checkpoint-*", "onnx", "README.md", MANIFEST, SCORES_FILE, FIGURE)
+    shutil.rmtree(temporary, ignore_errors=True)  # of a copy that was killed
+    try:
+        shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*not_copied))
+        append_layers(temporary, [layer])
+        encoder = Encoder.from_pretrained(source)
+        expected = Encoder(
+            encoder.model,
+            encoder.tokenizer,
+            encoder.pooling,
+            encoder.max_seq_length,
+            [*encoder.head, layer],
+            encoder.prompt,
+            encoder.truncate_dim,
+        )
+        cosines = verify_encoder(temporary, expected, list(texts)[:8])
+        if (temporary / FILE).exists():
+            write_card_of_copy(temporary, target.name, what, cosines)
+        temporary.replace(target)
+        logger.info("%s, fitted on %s texts; saved in %s", what, len(texts), target)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_card_of_copy(folder: Path, name: str, what: str, cosines: dict[str, float]) -> None:
+    """Record and model card of a finished run, without what was measured on its vectors before `what`."""
+    from mirror.tools.model_card import write_card
+    from mirror.training.run_record import LATER, RunRecord
+
+    record = RunRecord.load(folder)
+    settings = {key: value for key, value in record.settings.items() if key not in ("hub_model_id", "hub_revision")}
+    earlier = settings.get("after_training")
+    settings["after_training"] = f"{earlier}; {what}" if earlier else what
+    no_scores = dict.fromkeys(LATER)
+    replace(record, settings=settings, cosine_after_reload=cosines, **no_scores).save(folder)
+    write_card(folder, name)
 
 
 def check_folders(source: str, target: str) -> None:
     """
     Raises:
-        InputError: `source` is not a checkpoint folder, or `target` exists.
+        InputError: `source` is not a checkpoint folder, or has a pooling that no layer can follow, or `target` exists.
     """
     if not (Path(source) / "modules.json").exists():
         raise InputError(f"{source}: no modules.json; give a checkpoint of this project or of sentence-transformers")
+
+    from mirror.modeling.dense_layers import check_pooling  # imported late to keep --help fast
+
+    check_pooling(Path(source))
     if Path(target).exists():
         raise InputError(f"--output_dir {target} exists; give a new folder")
 
@@ -159,11 +196,8 @@ def main() -> None:
     folders = args.model_name_or_path, args.output_dir
     if args.whiten is not None:
         whiten_checkpoint(*folders, list(texts), args.whiten or None)
-        done = "whitened all components" if args.whiten == ALL else f"softly whitened {args.whiten} component(s)"
     else:
         remove_components_in_checkpoint(*folders, list(texts), args.num_components)
-        done = f"removed {args.num_components} component(s)"
-    logger.info("%s, fitted on %s texts; saved in %s", done, len(texts), args.output_dir)
 
 
 def parse_arguments() -> Namespace:

@@ -29,7 +29,7 @@ def corpus_map(models: dict[str, ComparedModel]) -> dict:
     rows = map_rows(texts)
     suited = rows_for_examples(texts, rows)
     examples = random.Random(0).sample(suited, min(EXAMPLES, len(suited)))
-    uncut = [row for row in rows if len(texts[row]) <= SHOWN_CHARACTERS]
+    uncut = [row for row in rows if len(texts[row]) <= SHOWN_CHARACTERS and is_one_line(texts[row])]
     return {
         "num_texts": len(texts),
         "pooling": models["after"].encoder.pooling,
@@ -41,10 +41,16 @@ def corpus_map(models: dict[str, ComparedModel]) -> dict:
 
 
 def rows_for_examples(texts: Sequence[str], rows: Sequence[int]) -> list[int]:
-    """Those of `rows` whose texts are neither in the shortest nor in the longest quarter, nor too long for a button."""
+    """Those of `rows` whose texts are neither in the shortest nor in the longest quarter, and fit on a button and in a field."""
     by_length = sorted(rows, key=lambda row: (len(texts[row]), row))
     cut = len(rows) // 4
-    return [row for row in by_length[cut : len(rows) - cut] if len(texts[row]) <= EXAMPLE_CHARACTERS]
+    middle = by_length[cut : len(rows) - cut]
+    return [row for row in middle if len(texts[row]) <= EXAMPLE_CHARACTERS and is_one_line(texts[row])]
+
+
+def is_one_line(text: str) -> bool:
+    """Whether an input field keeps the text: it drops line breaks."""
+    return "\n" not in text and "\r" not in text
 
 
 def first_and_nearest(model: ComparedModel, examples: Sequence[int], rows: Sequence[int]) -> list[int]:

@@ -19,7 +19,7 @@ from mirror.tools.next_steps import after_training
 from mirror.training.disk_space import raise_save_error
 from mirror.training.encoder_trainer import EncoderTrainer
 from mirror.training.keep import describe_outcome
-from mirror.training.manifest import MANIFEST, is_complete, write_manifest
+from mirror.training.manifest import MANIFEST, is_complete, listed_files, write_manifest
 from mirror.training.run_record import LOCAL_BASE, RunRecord, keep_folders_private, note_local_base, run_facts
 
 
@@ -72,7 +72,8 @@ def finish_run(trainer: EncoderTrainer, metrics: dict, commit_message: str) -> N
         )
         data_dir = getattr(args, "data_dir", None)  # only for --eval_tasks, which CMLM does not have
         scores = scores_of_run(trainer.state, args.load_best_model_at_end, data_dir)
-        put_into_place(aside, folder, record, scores, trainer.base_model)
+        name = trainer.hub_model_id or record.settings.get("hub_model_id") or folder.resolve().name
+        put_into_place(aside, folder, record, scores, trainer.base_model, name)
         if difference:
             reason = one_line(difference).replace(str(aside), str(folder))
             raise InputError(
@@ -111,8 +112,11 @@ def save_aside(trainer: EncoderTrainer, aside: Path) -> None:
         raise_save_error(error, trainer.args.output_dir, trainer.args.output_dir)
 
 
-def put_into_place(aside: Path, folder: Path, record: RunRecord, scores: dict, base_model: str) -> None:
+def put_into_place(aside: Path, folder: Path, record: RunRecord, scores: dict, base_model: str, name: str) -> None:
     """Complete the saved encoder and move it into the output folder; its manifest comes last, like that of a checkpoint.
+
+    Args:
+        name: of the model, on its card.
 
     Raises:
         InputError: the disk is full.
@@ -120,13 +124,16 @@ def put_into_place(aside: Path, folder: Path, record: RunRecord, scores: dict, b
     try:
         record.save(aside)
         write_scores(aside, scores)
-        write_card(aside, record.settings.get("hub_model_id") or folder.resolve().name)
+        write_card(aside, name)
         note_local_base(aside, base_model)
         # mirror-card writes the first three again, and the note is not pushed with the manifest.
         write_manifest(aside, left_out=("README.md", SCORES_FILE, FIGURE, LOCAL_BASE))
         shutil.rmtree(folder / "onnx", ignore_errors=True)  # an export of other weights
-        for name in (SCORES_FILE, FIGURE, LOCAL_BASE):
-            (folder / name).unlink(missing_ok=True)  # of an earlier run
+        earlier = listed_files(folder) - listed_files(
+            aside
+        )  # a layer or a setting of it would be taken for this run's
+        for name in sorted(earlier | {SCORES_FILE, FIGURE, LOCAL_BASE}):
+            (folder / name).unlink(missing_ok=True)
         replace_files(aside, folder, last=MANIFEST)
     except Exception as error:  # the encoder stays in its own folder, for a run without checkpoints
         raise_save_error(error, folder, folder)

@@ -99,6 +99,14 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
     return str(ModelCard(text))  # parses the metadata: the Hub would refuse invalid ones
 
 
+def name_on_unedited_card(folder: str | Path) -> str | None:
+    """The name of the model on the card of a finished run; None if somebody edited the card, or there is none."""
+    path = Path(folder) / "README.md"
+    card = path.read_text(encoding="utf-8") if path.exists() else ""
+    heading = re.search(r"^# (.+)$", card, re.MULTILINE)
+    return heading[1] if heading and card.strip() == render_card(folder, heading[1]).strip() else None
+
+
 def _metadata(name: str, record: RunRecord, scores: dict) -> str:
     """The YAML front matter of the card."""
     base, dataset, results = record.run["base_model"], record.run["dataset"], eval_results(scores)

@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.common.cli import Parser
+from mirror.common.cli import Parser, add_trust
 from mirror.common.errors import InputError, run_main
 from mirror.common.logging import configure_logging
 from mirror.training.run_record import FILE
@@ -188,14 +188,21 @@ def main() -> None:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise InputError(f'--onnx needs {error.name}: pip install "mirror-encoders[onnx]"') from error
+    from mirror.common import loading_policy
+    from mirror.tools.model_card import name_on_unedited_card, write_card
+
+    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
     folder = Path(args.folder)
     encoder = load_checkpoint(folder)
     tasks = tasks_to_score(args.eval_tasks, args.data_dir) if args.int8 else []
-    report = export(folder, encoder, sample_texts(args.texts), args.int8, tasks)
-    if (folder / FILE).exists():
-        from mirror.tools.model_card import write_card
-
-        write_card(folder)
+    texts = sample_texts(args.texts)
+    is_run = (folder / FILE).exists()
+    name = name_on_unedited_card(folder) if is_run else None  # before the export, which a new card describes
+    report = export(folder, encoder, texts, args.int8, tasks)
+    if name:
+        write_card(folder, name)
+    elif is_run:
+        sys.stderr.write(f"{folder}/README.md was edited, so it stays as it is; add the export to it by hand\n")
     for name, measured in report.items():
         size = (folder / "onnx" / name).stat().st_size / 1e6
         sys.stdout.write(f"{folder}/onnx/{name}\t{size:.1f} MB\tlowest cosine {measured['lowest_cosine']:.6f}\n")
@@ -251,6 +258,7 @@ def parse_arguments() -> argparse.Namespace:
         help="score the 8-bit model and the checkpoint on these tasks (default: stsb_dev, if its data is available)",
     )
     add("--data_dir", metavar="D", help="evaluation data; default: $MIRROR_DATA_DIR, or the folder 'data'")
+    add_trust(parser)
     args = parser.parse_args()
     if args.eval_tasks and not args.int8:
         parser.error("--eval_tasks scores the 8-bit model; add --int8")

@@ -9,7 +9,6 @@ or has the name of the folder. The address of the repository is printed on stdou
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 
@@ -35,7 +34,12 @@ def main() -> None:
     if absent := [name for name in REQUIRED_FILES if not (folder / name).exists()]:
         raise InputError(f"{folder}: no {absent[0]}; give the --output_dir of a finished run")
 
-    from mirror.training.hub import PushError, check_repo_id, push_folder  # imported late to keep --help fast
+    from mirror.training.hub import (
+        PushError,
+        check_repo_id,
+        create_repo,
+        push_folder,
+    )  # imported late to keep --help fast
     from mirror.training.run_record import FILE, RunRecord
 
     settings = RunRecord.load(folder).settings if (folder / FILE).exists() else {}
@@ -43,8 +47,9 @@ def main() -> None:
     private = args.hub_private_repo or settings.get("hub_private_repo")
 
     check_repo_id(repo_id)
-    name_card(folder, repo_id)
     try:
+        repo_id = create_repo(repo_id, private, token=None)  # with the account, for the code on the card
+        name_card(folder, repo_id)
         commit = push_folder(folder, repo_id, private, revision=settings.get("hub_revision"))
     except PushError as error:
         raise InputError(f"pushing {folder} to {repo_id} failed: {error}; the folder is unchanged") from error
@@ -53,14 +58,12 @@ def main() -> None:
 
 def name_card(folder: Path, repo_id: str) -> None:
     """Write the model card for the id that it is pushed to, unless somebody edited it."""
-    from mirror.tools.model_card import render_card, write_card
+    from mirror.tools.model_card import name_on_unedited_card, write_card
     from mirror.training.run_record import FILE
 
     if not (folder / FILE).exists():
         return
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    heading = re.search(r"^# (.+)$", card, re.MULTILINE)
-    if heading and card.strip() == render_card(folder, heading[1]).strip():
+    if name_on_unedited_card(folder):
         write_card(folder, repo_id)
     else:
         sys.stderr.write(f"{folder}/README.md was edited, so it is pushed as it is; check the names in it\n")

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.common.cli import Parser, positive
+from mirror.common.cli import Parser, add_trust, positive
 from mirror.common.errors import InputError, run_main
 from mirror.common.logging import configure_logging, hide_dataset_progress
 
@@ -68,9 +68,11 @@ def main() -> None:
     source = CorpusSource(train_file=(args.texts,), text_column=args.text_column)
     texts = list(load_corpus(source).rows["text"])
 
+    from mirror.common import loading_policy
     from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
     from mirror.modeling.encoder import Encoder
 
+    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
     encoder = Encoder.from_pretrained(args.model, args.pooling)
     encode_texts = partial(encoder.encode, batch_size=args.batch_size)
     if args.cache_dir:
@@ -146,6 +148,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--pooling", help="override the pooling of the checkpoint; required for a plain masked LM")
     add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass (default: 64)")
     add("--cache_dir", metavar="C", help="store the embeddings of the texts in this folder for the next search")
+    add_trust(parser)
     return parser.parse_args()
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from mirror.common.errors import InputError
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
 from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
 from mirror.modeling.encoder import Encoder
@@ -113,6 +114,12 @@ def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
             "%s: its modules after the pooling are left out, because --pooling %s is not its own", name, pooling
         )
         head = ()
+    for module in head:
+        if not type(module).__module__.startswith("sentence_transformers."):
+            raise InputError(
+                f"{name}: its module {type(module).__name__} comes with code of its own, which a trained checkpoint would "
+                f"lack; leave its modules out with another --pooling than {base['pooling']}"
+            )
     return nn.Sequential(*head).float().requires_grad_(False).eval()
 
 

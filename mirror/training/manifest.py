@@ -43,6 +43,14 @@ def write_manifest(folder: str | Path, left_out: Sequence[str] = ()) -> None:
         sync_folder(changed)
 
 
+def listed_files(folder: str | Path) -> set[str]:
+    """The files that the manifest of a folder names, whole or not; none if it has no readable manifest."""
+    try:
+        return set(json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return set()
+
+
 def is_complete(folder: str | Path) -> bool:
     """Whether a folder holds every file of its manifest, byte for byte."""
     folder = Path(folder)

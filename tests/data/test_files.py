@@ -16,6 +16,7 @@ import run_encode
 from mirror.common.errors import InputError
 from mirror.data.corpus import CorpusSource, load_corpus, read_batches
 from mirror.data.files import MAX_LINE_BYTES
+from mirror.tools.embedding_shards import read_rows
 from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
 
@@ -137,3 +138,12 @@ def test_a_packed_file_of_newlines_is_refused_at_once(tmp_path):
     with pytest.raises(InputError, match="unpacks to over 200 times its size"):
         read_all(path)
     assert time.perf_counter() - start < 5
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "txt"])
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_blank_line_is_a_row_where_a_line_is_a_text(tmp_path, ending, streaming):
+    """A vector for each line, and none of them shifted."""
+    (tmp_path / f"a.{ending}").write_text(("" if ending == "txt" else "text\n") + "one\n\nthree\n")
+    rows = read_rows(CorpusSource(train_file=(str(tmp_path / f"a.{ending}"),), streaming=streaming))
+    assert [row["text"] or "" for row in rows] == ["one", "", "three"]

@@ -16,6 +16,7 @@ from mirror.common.errors import InputError
 from mirror.modeling.checkpoint import verify_encoder
 from mirror.modeling.embedding_cache import fingerprint
 from mirror.modeling.encoder import Encoder
+from mirror.training.base_encoder import keep_modules
 from mirror.training.config import MirrorConfig
 from mirror.training.preflight import preflight
 from mirror.training.trainer import MirrorTrainer
@@ -34,6 +35,10 @@ def make_base(folder: Path, bert_folder: str, default_prompt_name: str | None = 
         str(folder)
     )
     return str(folder)
+
+
+def set_in(path: Path, **values) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 @pytest.fixture
@@ -58,8 +63,7 @@ def test_embeddings_are_those_of_sentence_transformers_with_its_default_prompt(b
 
 def test_the_truncation_of_the_base_is_kept(bert_folder, sentences, tmp_path):
     folder = make_base(tmp_path / "base", bert_folder)
-    config = json.loads((tmp_path / "base" / "config_sentence_transformers.json").read_text())
-    (tmp_path / "base" / "config_sentence_transformers.json").write_text(json.dumps(config | {"truncate_dim": 3}))
+    set_in(tmp_path / "base" / "config_sentence_transformers.json", truncate_dim=3)
     theirs, ours = SentenceTransformer(folder, device="cpu"), Encoder.from_pretrained(folder)
     assert ours.dimension == 3 and ours.encode(TEXTS).shape == (3, 3)
     np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
@@ -74,8 +78,8 @@ def test_the_truncation_of_the_base_is_kept(bert_folder, sentences, tmp_path):
 
 
 def test_an_unknown_prompt_is_named(base):
-    with pytest.raises(InputError, match=r"base has no prompt 'document'; it has query, passage; or give one with"):
-        Encoder.from_pretrained(base, prompt_name="document")
+    with pytest.raises(InputError, match=r"base has no prompt 'summary'; it has query, passage; or give one with"):
+        Encoder.from_pretrained(base, prompt_name="summary")
 
 
 @pytest.mark.parametrize("default", [None, "query"])
@@ -257,3 +261,53 @@ def test_a_module_that_cannot_be_trained_through_is_named(base, tmp_path, number
         ) as error:
             load(base)
         assert "\n" not in str(error.value)
+
+
+def test_an_empty_prompt_is_a_prompt(bert_folder, sentences, tmp_path):
+    folder = make_base(tmp_path / "base", bert_folder)
+    prompts = {"query": "find ", "document": ""}
+    set_in(tmp_path / "base" / "config_sentence_transformers.json", prompts=prompts, default_prompt_name="document")
+    encoder = Encoder.from_pretrained(folder)
+    assert encoder.prompt == "" and Encoder.from_pretrained(folder, prompt_name="query").prompt == "find "
+    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=1, bf16=False)
+    trainer = MirrorTrainer(folder, config, sentences)
+    trainer.train()
+    trainer.save_model()
+    saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert saved.default_prompt_name == "document" and saved.prompts == {"query": "find ", "document": ""}
+
+
+def test_a_base_that_lowercases_is_read_trained_and_saved_so(bert_folder, sentences, tmp_path):
+    folder = make_base(tmp_path / "base", bert_folder)
+    upper = [text.upper() for text in TEXTS]
+    set_in(tmp_path / "base" / "tokenizer_config.json", do_lower_case=False)
+    cased = Encoder.from_pretrained(folder).encode(upper)
+    set_in(tmp_path / "base" / "sentence_bert_config.json", do_lower_case=True)
+    ours, theirs = Encoder.from_pretrained(folder), SentenceTransformer(folder, device="cpu")
+    np.testing.assert_allclose(ours.encode(upper), theirs.encode(upper), atol=1e-5)
+    assert np.abs(ours.encode(upper) - cased).max() > 1e-3
+    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=1, bf16=False)
+    trainer = MirrorTrainer(folder, config, sentences)
+    trainer.train()
+    trainer.save_model()
+    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), upper).values()) > 0.9999
+
+
+def test_a_residual_layer_is_saved_as_one(bert_folder, sentences, tmp_path):
+    modules = [Transformer(bert_folder), Pooling(32, "mean"), Dense(32, 32, use_residual=True)]
+    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "base"))
+    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=1, bf16=False)
+    trainer = MirrorTrainer(str(tmp_path / "base"), config, sentences)
+    trainer.train()
+    trainer.save_model()
+    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+
+
+def test_a_module_with_code_of_its_own_is_refused_before_training():
+    class Own(torch.nn.Module):
+        pass
+
+    with pytest.raises(
+        InputError, match="its module Own comes with code of its own, which a trained checkpoint would"
+    ):
+        keep_modules({"head": [Own()], "pooling": "mean"}, "mean", "base")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from mirror.common.errors import InputError
 from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encoder
 
@@ -111,3 +112,25 @@ def test_a_full_disk_costs_the_cache_and_not_the_scores(tmp_path, counting, capl
     cache = EmbeddingCache(tmp_path, counting)
     np.testing.assert_array_equal(cache(["a", "bb"]), counting(["a", "bb"]))
     assert "No space left on device" in caplog.text and not list(tmp_path.iterdir())
+
+
+def test_a_tokenizer_in_python_has_a_fingerprint_with_its_merges(bert_folder, tmp_path):
+    from transformers import PhobertTokenizer
+
+    def encoder_with(merges: str) -> Encoder:
+        (tmp_path / "vocab.txt").write_text("a 1\nb 1\nc 1\nab</w> 1\nbc</w> 1\n")
+        (tmp_path / "bpe.codes").write_text(merges)
+        tokenizer = PhobertTokenizer(str(tmp_path / "vocab.txt"), str(tmp_path / "bpe.codes"))
+        assert not tokenizer.is_fast
+        return Encoder(Encoder.from_pretrained(bert_folder, "mean").model, tokenizer, "mean")
+
+    first, same, other = (
+        fingerprint(encoder_with(merges)) for merges in ("a b</w> 5\n", "a b</w> 5\n", "b c</w> 5\n")
+    )
+    assert first == same != other
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path, counting):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file/0 cannot be made: Not a directory; choose another --cache_dir"):
+        EmbeddingCache(tmp_path / "file" / "0", counting)

@@ -57,6 +57,20 @@ def test_no_texts(bert_folder):
     assert Encoder.from_pretrained(bert_folder, pooling="cls").encode([]).shape == (0, 32)
 
 
+def test_one_string_is_not_taken_for_its_letters(bert_folder):
+    encoder = Encoder.from_pretrained(bert_folder, "mean")
+    for call in (lambda: encoder.encode("a cat"), lambda: encoder.similarity("a cat", ["a dog"])):
+        with pytest.raises(InputError, match=r"give a list of texts, not one string: \['a cat'\]"):
+            call()
+    with pytest.raises(InputError, match="unknown dtype 'fp16'; one of float32, bfloat16, float16"):
+        Encoder.from_pretrained(bert_folder, "mean", dtype="fp16")
+
+
+def test_a_search_of_nothing_finds_nothing(bert_folder):
+    encoder = Encoder.from_pretrained(bert_folder, "mean")
+    assert encoder.search([], ["a cat"]) == [] and encoder.search(["a cat"], []) == [[]]
+
+
 def test_special_tokens_in_texts_are_those_tokens_as_in_other_readers(bert_folder):
     encoder = Encoder.from_pretrained(bert_folder, pooling="mean")
     (ids,) = encoder.tokenize(["cat [MASK] dog"])

@@ -15,7 +15,11 @@ from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.dense_layers import append_layers
 from mirror.modeling.encoder import Encoder
 from mirror.tools import component_removal
+from mirror.tools.card_scores import write_scores
 from mirror.tools.component_removal import removal_layer, remove_components_in_checkpoint, whiten_checkpoint
+from mirror.tools.model_card import name_on_unedited_card, write_card
+from mirror.training.run_record import RunRecord
+from tests.tools.test_finish_run import train
 
 
 @pytest.fixture
@@ -102,3 +106,36 @@ def test_input_errors(bert_folder, sentences, tmp_path):
     with pytest.raises(InputError, match="cannot fit 3 principal components to 2 vectors"):
         remove_components_in_checkpoint(str(tmp_path / "plain"), str(tmp_path / "out"), sentences[:2], 3)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_slash_and_the_rest_of_a_killed_copy_do_no_harm(checkpoint, sentences, tmp_path):
+    (tmp_path / "_out.tmp").mkdir()
+    (tmp_path / "_out.tmp" / "mirror_config.json").write_text('{"pooling": "mean_padded"}')
+    remove_components_in_checkpoint(checkpoint, f"{tmp_path}/out/", sentences[:100], 1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "plain"]
+    assert not (tmp_path / "out" / "mirror_config.json").exists()
+
+
+def test_a_reader_that_differs_leaves_nothing(checkpoint, sentences, tmp_path, monkeypatch):
+    monkeypatch.setattr("mirror.modeling.checkpoint.MINIMUM_COSINE", 2)
+    with pytest.raises(InputError, match="reads differently"):
+        whiten_checkpoint(checkpoint, str(tmp_path / "out"), sentences)
+    assert [path.name for path in tmp_path.iterdir()] == ["plain"]
+
+
+def test_the_copy_has_a_card_of_its_own(bert_folder, sentences, tmp_path, monkeypatch):
+    out, copy = tmp_path / "out", tmp_path / "soft"
+    train(monkeypatch, bert_folder, sentences, out, "--hub_model_id", "me/mine")
+    write_scores(out, {"after": {"stsb": {"score": 0.5, "metric": "spearman_cosine"}}, "how": {"after": "so"}})
+    write_card(out)
+    assert "0.5" in (out / "README.md").read_text()
+    whiten_checkpoint(str(out), str(copy), sentences, 3)
+    card = (copy / "README.md").read_text()
+    assert "# soft" in card and "softly whitened 3 component(s)" in card and "stsb" not in card
+    assert (
+        "import AutoModel" in (out / "README.md").read_text() and "import AutoModel" not in card
+    )  # which lacks the layer
+    assert not (copy / "scores.json").exists() and name_on_unedited_card(copy) == "soft"
+    assert "hub_model_id" not in RunRecord.load(copy).settings  # a push would replace the other encoder
+    remove_components_in_checkpoint(str(copy), str(tmp_path / "both"), sentences, 1)
+    assert "softly whitened 3 component(s); removed 1 component(s)" in (tmp_path / "both" / "README.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 import run_mirror
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
-from mirror.training.manifest import is_complete
+from mirror.training.manifest import is_complete, write_manifest
 from mirror.training.run_record import LOCAL_BASE, RunRecord
 
 
@@ -53,3 +53,17 @@ def test_a_corpus_of_special_tokens_is_trained_on_and_verified(bert_folder, sent
     texts = [f"the [MASK] and [SEP] {text}" for text in sentences]
     train(monkeypatch, bert_folder, texts, tmp_path / "out")
     assert min(RunRecord.load(tmp_path / "out").cosine_after_reload.values()) > 0.9999
+
+
+def test_nothing_of_an_earlier_run_stays_in_the_folder(bert_folder, sentences, tmp_path, monkeypatch):
+    """A layer of it would change the embeddings, its settings would hide this run's."""
+    out = tmp_path / "out"
+    train(monkeypatch, bert_folder, sentences, out)
+    (out / "9_Dense").mkdir()
+    (out / "9_Dense" / "config.json").write_text("{}")
+    (out / "training_settings.json").write_text("{}")
+    write_manifest(out)
+    (out / "mine.txt").write_text("a note")
+    train(monkeypatch, bert_folder, sentences, out, "--force")
+    assert is_complete(out) and (out / "mine.txt").exists()
+    assert not (out / "9_Dense" / "config.json").exists() and not (out / "training_settings.json").exists()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from mirror.modeling.backbone import load_backbone
 from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.encoder import Encoder
 from mirror.tools import onnx_export
-from mirror.tools.model_card import _int8_scores
+from mirror.tools.model_card import _int8_scores, write_card
 from tests.evaluation.folder import write_tsv
+from tests.tools.test_finish_run import train
 
 
 def run(monkeypatch, *argv) -> None:
@@ -106,3 +108,20 @@ def test_the_card_shows_the_lowest_cosine(tmp_path):
     report = {"model.onnx": {"lowest_cosine": 0.99999, "mean_cosine": 1.0, "texts": 9}}
     (tmp_path / "onnx" / "export.json").write_text(json.dumps(report))
     assert _onnx_readers(tmp_path) == {"ONNX Runtime, model.onnx, on 9 texts": 0.99999}
+
+
+def test_an_edited_card_stays_and_an_unedited_one_keeps_its_name(
+    bert_folder, sentences, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(onnx_export, "export", lambda *_: {})  # needs no onnx
+    for package in ("onnxruntime", "onnxscript"):
+        monkeypatch.setitem(sys.modules, package, ModuleType(package))
+    out = tmp_path / "out"
+    train(monkeypatch, bert_folder, sentences, out)
+    write_card(out, "me/mine")
+    run(monkeypatch, out, "--onnx")
+    assert "# me/mine" in (out / "README.md").read_text()
+    (out / "README.md").write_text((out / "README.md").read_text() + "\nMine.\n")
+    run(monkeypatch, out, "--onnx")
+    assert (out / "README.md").read_text().endswith("Mine.\n")
+    assert "README.md was edited, so it stays as it is" in capsys.readouterr().err

@@ -309,6 +309,9 @@ def test_pushing_twice_and_without_a_namespace(train, server, monkeypatch, capsy
         push_later(monkeypatch, out)
     assert list(server.repos) == ["someone/out"] and not server.repos["someone/out"]["private"]
     assert server.calls.count("upload") == 1  # files on the server are not uploaded again
+    assert b'SentenceTransformer("someone/out")' in server.repos["someone/out"]["files"]["README.md"]
+    train("--force", "--push_to_hub", "--hub_model_id", "other")
+    assert b'SentenceTransformer("someone/other")' in server.repos["someone/other"]["files"]["README.md"]
 
 
 def test_input_errors_are_one_line_before_any_request(train, server, tmp_path, monkeypatch):

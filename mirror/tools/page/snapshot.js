@@ -2,7 +2,7 @@
 "use strict";
 
 const snapshot = JSON.parse(document.getElementById("snapshot").textContent);
-const snapshotRows = new Map(snapshot.corpus.texts.map((text, row) => [text, row]));
+const snapshotRows = new Map(snapshot.corpus.texts.map((text, row) => [asTyped(text), row]));
 const snapshotVectors = {
   before: unpack(snapshot.models.before),
   after: unpack(snapshot.models.after),
@@ -24,8 +24,13 @@ function cosineOf(left, right) {
   return dot(left, right) / Math.sqrt(dot(left, left) * dot(right, right) || 1);
 }
 
+// What an input field makes of a text: it drops line breaks.
+function asTyped(text) {
+  return text.replace(/[\r\n]/g, "").trim();
+}
+
 function rowOf(text) {
-  const row = snapshotRows.get(text.trim());
+  const row = snapshotRows.get(asTyped(text));
   if (row === undefined) throw new Error("this page has no model and cannot encode a new text; choose one of its texts");
   return row;
 }
