@@ -67,6 +67,7 @@ def main() -> None:
     from mirror.studies.setup import Setup, paper_models
     from mirror.studies.shared_cells import take
     from mirror.studies.stage_runs import remove_stages
+    from mirror.training.preflight import make_writable
 
     if args.list:
         sys.stdout.write(listing() + "\n")
@@ -111,6 +112,8 @@ def main() -> None:
     # ---- Runs, table, figure ---------------------------------------------------------------------------------------
     output_dir = make_output_folder(str(setup.output_dir))
     cache = Path(args.cache) if args.cache else None
+    if cache:
+        make_writable(str(cache), "--cache")
     if cache and not args.keep_models:  # a shared cell has no weights
         now = [job for job in now if not take(job, cache)]
         records = {job.name: finished(job) for job in jobs}

@@ -68,7 +68,13 @@ def main() -> None:
     if not 0 <= args.smoothing <= 1:
         raise InputError(f"--smoothing is an exponent in [0, 1], got {args.smoothing}; the paper uses 0.3")
 
-    counts = {path.name: count_words(path, args.text_column) for path in expand_paths(args.text_file)}
+    check_is_empty(args.output_dir)
+    paths = list(dict.fromkeys(expand_paths(args.text_file)))
+    names = [path.name for path in paths]
+    if repeated := [str(path) for path in paths if names.count(path.name) > 1]:
+        raise InputError(f"--text_file: {' and '.join(repeated)} have the same name; name each after its language")
+
+    counts = {path.name: count_words(path, args.text_column) for path in paths}
     pieces = learn_pieces(smoothed(counts, args.smoothing), args.vocab_size)
     settings = {"vocab_size": args.vocab_size, "smoothing": args.smoothing}
     write_folder(args.output_dir, pieces, settings, {name: words.total() for name, words in counts.items()})
@@ -133,6 +139,15 @@ def learn_pieces(words: Counter[str], vocab_size: int) -> dict[str, int]:
     return pieces
 
 
+def check_is_empty(output_dir: str) -> None:
+    """
+    Raises:
+        InputError: the folder exists and is not empty.
+    """
+    if Path(output_dir).is_dir() and any(Path(output_dir).iterdir()):
+        raise InputError(f"--output_dir {output_dir} is not empty; choose another folder")
+
+
 def write_folder(output_dir: str, pieces: dict[str, int], settings: dict, words: dict[str, int]) -> None:
     """Write tokenizer, configuration and record; the folder appears complete or not at all.
 
@@ -140,8 +155,7 @@ def write_folder(output_dir: str, pieces: dict[str, int], settings: dict, words:
         InputError: the folder exists and is not empty, or cannot be written.
     """
     folder = make_output_folder(output_dir)
-    if any(folder.iterdir()):
-        raise InputError(f"--output_dir {output_dir} is not empty; choose another folder")
+    check_is_empty(output_dir)
     ordered = sorted(pieces, key=pieces.__getitem__)
     record = {
         "made_by": Path(__file__).name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
@@ -50,6 +51,7 @@ def test_a_folder_that_trains_from_scratch(texts, tmp_path, monkeypatch, capsys)
     assert len(tokenizer) == 120 and tokenizer.mask_token == "[MASK]"
     assert tokenizer.tokenize("Kissa kissa")[0].startswith("K")  # cased
     monkeypatch.setattr(wordpiece_vocabulary, "BertConfig", None)
+    monkeypatch.setattr(wordpiece_vocabulary, "count_words", None)  # refused before it
     with pytest.raises(InputError, match="is not empty; choose another folder"):
         run(monkeypatch, "--text_file", *texts, "--vocab_size", 120, "--output_dir", tmp_path / "out")
 
@@ -85,3 +87,13 @@ def test_bad_input_is_one_line_and_writes_nothing(texts, tmp_path, monkeypatch, 
     with pytest.raises(InputError, match=message):
         run(monkeypatch, "--text_file", *texts, *flags, "--output_dir", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_two_files_of_one_name_are_refused_and_one_that_is_named_twice_counts_once(texts, tmp_path, monkeypatch):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "en.txt").write_text("kala kala\n")
+    with pytest.raises(InputError, match=r"--text_file: .*/en.txt and .*other/en.txt have the same name; name each"):
+        run(monkeypatch, "--text_file", *texts, tmp_path / "other" / "en.txt", "--output_dir", tmp_path / "out")
+    run(monkeypatch, "--text_file", *texts, texts[0], "--vocab_size", 150, "--output_dir", tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
+    assert record["words"]["en.txt"] == wordpiece_vocabulary.count_words(Path(texts[0])).total()

@@ -100,7 +100,7 @@ def load_cmlm(
     special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = CMLMModelConfig(mlm.config.to_dict(), num_projections, skip_connection, pooling, **special)
     model = CMLMModel(config, mlm)
-    if not from_scratch and (Path(name_or_path) / PARTS_FOLDER / PARTS_FILE).exists():
+    if not from_scratch and loading_policy.model_file(name_or_path, PARTS_FILE, PARTS_FOLDER):
         load_parts(model, name_or_path)
     return model, tokenizer
 
@@ -115,7 +115,8 @@ def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedM
     with loading(name_or_path):
         tokenizer = load_tokenizer(name_or_path, config)
         if from_scratch:
-            return AutoModelForMaskedLM.from_config(config, **loading_policy.remote_code()), tokenizer
+            model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32, **loading_policy.remote_code())
+            return model, tokenizer
         loading_policy.check_weights(name_or_path)
         check_size(name_or_path, config)
         with quiet():
@@ -138,19 +139,20 @@ def load_weights(model: CMLMModel, folder: str | Path) -> None:
 
 
 @torch.no_grad()
-def load_parts(model: CMLMModel, folder: str | Path) -> None:
-    """Load MLM head, projection and classifier of `folder` into `model`.
+def load_parts(model: CMLMModel, name_or_path: str | Path) -> None:
+    """Load MLM head, projection and classifier of a checkpoint, in a folder or on the Hub, into `model`.
 
     Raises:
         InputError: they have another shape.
     """
-    with loading(f"{folder}/{PARTS_FOLDER}"):
-        stored, own = load_file(Path(folder) / PARTS_FOLDER / PARTS_FILE), parts_of(model)
+    with loading(f"{name_or_path}/{PARTS_FOLDER}"):
+        stored = load_file(loading_policy.model_file(str(name_or_path), PARTS_FILE, PARTS_FOLDER))
+    own = parts_of(model)
     differ = sorted(name for name in stored.keys() | own.keys() if _shape(stored, name) != _shape(own, name))
     if differ:
-        was = CMLMModelConfig.from_pretrained(Path(folder) / PARTS_FOLDER)
+        was = CMLMModelConfig.from_pretrained(str(name_or_path), subfolder=PARTS_FOLDER)
         raise InputError(
-            f"{folder} was trained with --num_projections {was.num_projections}"
+            f"{name_or_path} was trained with --num_projections {was.num_projections}"
             f"{' --skip_connection' if was.skip_connection else ''}; give the same, or remove its folder {PARTS_FOLDER} "
             f"to initialize that part again (first difference: {differ[0]})"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from mirror.cmlm.options import CMLMOptions
+from mirror.common.errors import InputError
 from mirror.training.base_config import BaseConfig
 
 
@@ -17,7 +18,7 @@ class CMLMConfig(CMLMOptions, BaseConfig):
     Model:
         num_projections, skip_connection, sentence_vector: the parts of section 2 and Table 7.
         pooling: how the token vectors of s1 become v.
-        max_seq_length: tokens per segment or text, special ones included.
+        max_seq_length: tokens per segment or text, special ones included; by default 256, or as many as the model has room for.
         from_scratch: random weights in the architecture of the given model.
 
     Data:
@@ -43,3 +44,7 @@ class CMLMConfig(CMLMOptions, BaseConfig):
     def __post_init__(self) -> None:
         CMLMOptions.__post_init__(self)
         BaseConfig.__post_init__(self)
+        if self.eval_strategy != "no":
+            raise InputError(
+                "--eval_strategy: CMLM has nothing to evaluate on the way; score checkpoints with run_eval.py"
+            )

@@ -14,6 +14,7 @@ DOCUMENT_STAGES = ("cmlm", "cmlm_bitext", "quickthought")
 POOLINGS = ("mean", "cls", "max")
 OPTIMIZERS = ("adamw", "lamb")
 SENTENCE_VECTORS = ("pooled", "proj")
+PAPER_LENGTH = 256  # section 3: tokens of a segment
 COSINE_SCALE = 20.0  # the default of sentence-transformers' MultipleNegativesRankingLoss; measured in docs/results.md
 
 
@@ -116,8 +117,12 @@ class CMLMModelOptions:
     pooling: str = field(
         default="mean", metadata={"help": f"How the token vectors of s1 become v: {', '.join(POOLINGS)}."}
     )
-    max_seq_length: int = field(
-        default=256, metadata={"help": "Tokens of a segment or text, special ones included; the paper uses 256."}
+    max_seq_length: int | None = field(
+        default=None,
+        metadata={
+            "help": f"Tokens of a segment or text, special ones included. Default: the paper's {PAPER_LENGTH}, or fewer where "
+            "the model has no more positions."
+        },
     )
     num_projections: int = field(
         default=15,
@@ -147,7 +152,8 @@ class CMLMOptions(CMLMRunOptions, StageOptions, RowOptions, CMLMModelOptions, Ba
     def _check_model(self) -> None:
         one_of("--pooling", self.pooling, POOLINGS)
         one_of("--sentence_vector", self.sentence_vector, SENTENCE_VECTORS)
-        check_max_seq_length(self.max_seq_length)
+        if self.max_seq_length is not None:
+            check_max_seq_length(self.max_seq_length)
         if self.num_projections < 0:
             raise InputError(f"--num_projections must be 0 or more, got {self.num_projections}; the paper uses 15")
         if self.num_projections == 0 and (self.skip_connection or self.sentence_vector == "proj"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from datasets import Dataset, IterableDataset, interleave_datasets
@@ -18,7 +19,7 @@ from mirror.cmlm.data import (
     segment_dataset,
 )
 from mirror.cmlm.model import CMLMModel
-from mirror.cmlm.options import DOCUMENT_STAGES
+from mirror.cmlm.options import DOCUMENT_STAGES, PAPER_LENGTH
 from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
 from mirror.cmlm.segments import Masking, MLMExampleBuilder, SegmentPairBuilder
 from mirror.common.errors import InputError
@@ -27,7 +28,10 @@ from mirror.modeling.backbone import position_limit
 from mirror.training.preflight import check_batch_fits
 
 
+logger = logging.getLogger(__name__)
+
 Parts = list[Dataset | IterableDataset]
+EACH_ROW_ONCE = "all_exhausted_without_replacement"
 
 
 def read_stage_data(stage: str, args: CMLMDataArguments) -> tuple[Parts, list[Dataset] | None]:
@@ -79,7 +83,8 @@ def stage_dataset(
     max_tokens = config.max_seq_length - len(special_tokens[0]) - len(special_tokens[1])
     files = _segment_files(tokenizer, max_tokens, parts, config)
     if isinstance(files[0], IterableDataset):
-        pairs = interleave_datasets(files) if len(files) > 1 else files[0]
+        # Every row once in a pass, also of files that are longer than others.
+        pairs = interleave_datasets(files, stopping_strategy=EACH_ROW_ONCE) if len(files) > 1 else files[0]
         check_batch_fits(pairs, config)
         return StreamedStageDataset(kind, pairs, to_row, config.seed, batch_size, stream)
     rows = EpochShuffledDataset(files, config.language_smoothing, config.seed)
@@ -87,19 +92,29 @@ def stage_dataset(
     return StageDataset(kind, rows, to_row, batch_size, stream)
 
 
-def check_positions(model: CMLMModel, max_seq_length: int, stage: str) -> None:
-    """Refuse segments that leave no positions for the prefix.
+def length_that_fits(model: CMLMModel, max_seq_length: int | None, stage: str) -> int:
+    """The length of segments: as asked for, or the paper's where the prefix before it leaves that many positions.
 
     Raises:
-        InputError
+        InputError: the length that was asked for leaves no positions for the prefix.
     """
     prefix = model.config.num_projections if "cmlm" in stage else 0
     limit = position_limit(model.encoder)
+    if max_seq_length is None:
+        max_seq_length = min(PAPER_LENGTH, limit - prefix)
+        if max_seq_length < PAPER_LENGTH:
+            logger.info(
+                "--max_seq_length %d: the model has %d positions, %d of them before the text",
+                max_seq_length,
+                limit,
+                prefix,
+            )
     if max_seq_length + prefix > limit:
         raise InputError(
             f"--max_seq_length {max_seq_length} and {prefix} projected vectors before it need "
-            f"{max_seq_length + prefix} positions; the model has {limit}"
+            f"{max_seq_length + prefix} positions; the model has {limit}, so give at most {limit - prefix}"
         )
+    return max_seq_length
 
 
 def dataset_report(dataset: StageDataset | StreamedStageDataset) -> dict[str, int]:

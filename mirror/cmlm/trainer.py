@@ -22,7 +22,7 @@ from mirror.cmlm.config import CMLMConfig
 from mirror.cmlm.data import StageCollator
 from mirror.cmlm.losses import additive_margin_softmax
 from mirror.cmlm.model import IGNORED, CMLMModel
-from mirror.cmlm.stages import Parts, check_positions, dataset_report, sample_of, stage_dataset
+from mirror.cmlm.stages import Parts, dataset_report, length_that_fits, sample_of, stage_dataset
 from mirror.common.distributed import gather_with_gradient, rank, world_size
 from mirror.common.errors import InputError
 from mirror.data.collators import MiniBatchCollator
@@ -76,7 +76,7 @@ class CMLMTrainer(EncoderTrainer):
         set_seed(args.seed)
         name = model
         model, tokenizer = load_cmlm(name, args.num_projections, args.skip_connection, args.pooling, args.from_scratch)
-        check_positions(model, args.max_seq_length, args.stage)
+        args.max_seq_length = length_that_fits(model, args.max_seq_length, args.stage)
         parts = as_parts(train_dataset)
         if not parts:
             raise InputError(f"train_dataset: no rows for the stage {args.stage}")

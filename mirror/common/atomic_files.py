@@ -62,8 +62,8 @@ def replace_files(source: str | Path, target: str | Path, last: str) -> None:
     sync_folder(target)
 
 
-def make_output_folder(path: str | Path) -> Path:
-    """Create the folder of `--output_dir` if it does not exist, before any long computation starts.
+def make_output_folder(path: str | Path, flag: str = "--output_dir") -> Path:
+    """Create the folder of a flag if it does not exist, before any long computation starts.
 
     Raises:
         InputError: it is a file, or cannot be created.
@@ -71,5 +71,5 @@ def make_output_folder(path: str | Path) -> Path:
     try:
         Path(path).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"--output_dir {path} cannot be a folder: {error.strerror}; choose another path") from error
+        raise InputError(f"{flag} {path} cannot be a folder: {error.strerror}; choose another path") from error
     return Path(path)

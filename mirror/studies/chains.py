@@ -13,13 +13,14 @@ from functools import cache
 from pathlib import Path
 
 from mirror.cmlm.config import CMLMConfig
+from mirror.cmlm.options import PAPER_LENGTH
 from mirror.common.errors import InputError
 from mirror.evaluation.run import make_plan
 from mirror.studies.cells import Cell, Study
-from mirror.studies.plan import OWN_FLAGS, Job, cell_name
+from mirror.studies.plan import OWN_FLAGS, Job, cell_name, number
 from mirror.studies.recipes import recipe_named
 from mirror.studies.setup import Flags, Setup, check_models
-from mirror.training.manifest import is_complete
+from mirror.training.manifest import checksum, is_complete
 
 
 # In a folder of --corpus_dir; a file's name up to the first dot is its language.
@@ -62,7 +63,7 @@ class StageRun:
     stage: Stage
     folder: Path
     flags: Flags
-    sizes: dict[str, int]  # data file -> bytes
+    data: dict[str, str]  # data file -> SHA-256
     is_first: bool
 
     @property
@@ -75,18 +76,18 @@ class StageRun:
         """All settings that a finished stage must share with this one to be reused: everything except paths."""
         paths = PATHS if self.is_first else PATHS | {"model_name_or_path"}
         flags = {key: values for key, values in sorted(self.flags.items()) if key not in paths}
-        return {f"{self.stage.name}: run_cmlm.py": flags, f"{self.stage.name}: data": self.sizes}
+        return {f"{self.stage.name}: run_cmlm.py": flags, f"{self.stage.name}: data": self.data}
 
     @property
     def steps(self) -> int:
         """Number of training steps; 0 if the flags tell only epochs."""
-        return max(0, int(self.flags.get("max_steps", [0])[0]))
+        return max(0, number(self.flags, "max_steps", 0))
 
     @property
     def texts(self) -> int:
         """Number of training pairs, as far as the flags tell it."""
-        batch = int(self.flags.get("per_device_train_batch_size", [CMLMConfig.per_device_train_batch_size])[0])
-        return self.steps * batch * int(self.flags.get("gradient_accumulation_steps", [1])[0])
+        batch = number(self.flags, "per_device_train_batch_size", CMLMConfig.per_device_train_batch_size, least=1)
+        return self.steps * batch * number(self.flags, "gradient_accumulation_steps", 1, least=1)
 
 
 @dataclass(frozen=True)
@@ -220,7 +221,7 @@ def _job(
         "no_cache": [],
     }
     if not stages:  # checkpoints of run_cmlm.py store these settings
-        flags |= {"pooling": ["mean"], "max_seq_length": [str(CMLMConfig.max_seq_length)]}
+        flags |= {"pooling": ["mean"], "max_seq_length": [str(PAPER_LENGTH)]}
         flags |= {key: setup.extra[key] for key in ("pooling", "max_seq_length") if key in setup.extra}
     flags |= {key: [str(value)] for key, value in cell.scoring.items()}
     new = [run for run in stages if run.folder not in planned and not is_finished(run)]
@@ -236,8 +237,8 @@ def _stage_runs(cell: ChainCell, seed: int | None, setup: Setup, stages_dir: Pat
         InputError: two stages that do not fit, or a folder with the results of other flags.
     """
     runs: list[StageRun] = []
-    for number, stage in enumerate(cell.chain, start=1):
-        names = [one.name for one in cell.chain[:number]] + ([cell.part] if cell.part else [])
+    for length, stage in enumerate(cell.chain, start=1):
+        names = [one.name for one in cell.chain[:length]] + ([cell.part] if cell.part else [])
         folder = stages_dir / f"{'+'.join(names)}-seed{seed}".replace(" ", "_")
         settings = _settings(stage, setup)
         files = {flag: _files(_pattern(stage, flag), setup) for flag in DATA_FLAGS[settings["stage"]]}
@@ -252,12 +253,18 @@ def _stage_runs(cell: ChainCell, seed: int | None, setup: Setup, stages_dir: Pat
             flags["language"] = [path.name.partition(".")[0] for path in files["train_file"]]
             if setup.max_train_samples:
                 flags["max_train_samples"] = [str(setup.max_train_samples)]
-        sizes = {f"{path.parent.name}/{path.name}": path.stat().st_size for paths in files.values() for path in paths}
-        run = StageRun(stage, folder, flags | setup.extra, sizes, is_first=not runs)
+        data = {f"{path.parent.name}/{path.name}": content_of(path) for paths in files.values() for path in paths}
+        run = StageRun(stage, folder, flags | setup.extra, data, is_first=not runs)
         if runs:
             check_fit(cell, runs[-1], run)
         runs.append(run)
     return tuple(runs)
+
+
+@cache
+def content_of(path: Path) -> str:
+    """Return the SHA-256 of a data file, computed once by a process."""
+    return checksum(path)
 
 
 def check_fit(cell: ChainCell, earlier: StageRun, later: StageRun) -> None:

@@ -42,11 +42,12 @@ def judge(gain: Score) -> str:
 
 
 def verdict(judgements: Sequence[str]) -> str:
-    """Return one verdict for all: agrees, agrees in part, does not agree, or not testable."""
-    if set(judgements) == {ONE_SEED}:
+    """Return one verdict for all that can be tested: agrees, agrees in part, does not agree, or not testable."""
+    tested = [judgement for judgement in judgements if judgement != ONE_SEED]
+    if not tested:
         return "not testable with one seed"
-    agreeing = judgements.count(AGREES)
-    return DISAGREES if not agreeing else AGREES if agreeing == len(judgements) else "agrees in part"
+    agreeing = tested.count(AGREES)
+    return DISAGREES if not agreeing else AGREES if agreeing == len(tested) else "agrees in part"
 
 
 def format_claims(study: Study, scores: Scores, beside: Beside) -> str:
@@ -68,7 +69,8 @@ def format_claims(study: Study, scores: Scores, beside: Beside) -> str:
     if not lines:
         return ""
     header = "| difference | in the paper | here, 95% interval over seeds | |\n| --- | ---: | ---: | --- |"
-    counted = f"{judgements.count(AGREES)} of {len(judgements)}"
+    untested = judgements.count(ONE_SEED)
+    counted = f"{judgements.count(AGREES)} of {len(judgements)}" + (f"; {untested} with one seed" if untested else "")
     return "\n".join(("", header, *lines, "", f"Verdict: {verdict(judgements)} ({counted}).", ""))
 
 

@@ -134,8 +134,8 @@ def estimated_seconds(jobs: Sequence[Job], done: Sequence[dict], num_processes: 
     basis = f"{pace:.0f} texts/s in training and {scoring:.0f} s to score a cell"
     measured = f"measured on {len(done)} finished cell{'s' * (len(done) > 1)}"
     basis += f", {measured}" if seconds else ", assumed" if not done else ", training speed assumed"
-    total = sum(job.texts / pace + scoring for job in jobs)
-    return total / num_processes, basis
+    each = [job.texts / pace + scoring for job in jobs]
+    return max([sum(each) / num_processes, *each]), basis
 
 
 def _remove_models(job: Job) -> None:

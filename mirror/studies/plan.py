@@ -25,6 +25,7 @@ OWN_FLAGS = {"model_name_or_path", "train_file", "dataset_name", "output_dir", "
              "config"}  # fmt: skip
 # Differ between computers, or are represented by a hash.
 PATHS = {"output_dir", "data_dir", "train_file", "isotropy_texts", "bli_vocabulary"}
+MODELS = ("model_name_or_path", "second_model_name_or_path")  # of run_eval.py
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Job:
         commands = {"run_mirror.py": self.train, "run_eval.py": self.evaluate}
         if self.train_second:
             commands["second run_mirror.py"] = self.train_second
+        if self.train:  # what is scored is what the cell trains, in its own folder
+            commands["run_eval.py"] = {key: values for key, values in self.evaluate.items() if key not in MODELS}
         flags = {
             script: {key: values for key, values in sorted(given.items()) if key not in PATHS}
             for script, given in commands.items()
@@ -263,11 +266,31 @@ def _texts_and_steps(cell: Cell, train: Flags, setup: Setup) -> tuple[int, int]:
     """Compute from the flags of a training run how many texts it sees and how many steps it takes."""
     if not train:
         return 0, 0
-    batch = int(train.get("per_device_train_batch_size", [MirrorConfig.per_device_train_batch_size])[0])
-    if steps := max(0, int(train.get("max_steps", ["0"])[0])):
+    batch = number(train, "per_device_train_batch_size", MirrorConfig.per_device_train_batch_size, least=1)
+    if steps := max(0, number(train, "max_steps", 0)):
         return steps * batch, steps
     facts = [corpus_facts(Path(path)) for path in train["train_file"]]
     keeps = train.get("keep_duplicates", ["False"]) not in (["False"], ["false"])
     texts = min(sum(one.rows if keeps else one.distinct for one in facts), _limit(cell, setup) or 1 << 60)
-    epochs = float(train.get("num_train_epochs", [LEVELS[cell.level]["num_train_epochs"]])[0])
+    epochs = number(train, "num_train_epochs", LEVELS[cell.level]["num_train_epochs"], float)
     return int(texts * epochs), int(max(1, texts // batch) * epochs)  # the last batch is dropped if it is smaller
+
+
+def number(flags: Flags, key: str, default: float, kind: type = int, least: float | None = None) -> float:
+    """Return the value of a flag of one number, or its default.
+
+    Args:
+        kind: int or float.
+
+    Raises:
+        InputError: no number, or one below `least`.
+    """
+    given = flags.get(key, [str(default)])
+    try:
+        value = kind(given[0])
+        if least is not None and value < least:
+            raise ValueError
+    except (IndexError, ValueError):
+        at_least = "" if least is None else f" of at least {least}"
+        raise InputError(f"--{key} after --: expected a number{at_least}, got '{' '.join(given)}'") from None
+    return value

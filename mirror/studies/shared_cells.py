@@ -13,11 +13,10 @@ from transformers import AutoConfig
 from mirror.common.atomic_files import atomic_write_text
 from mirror.evaluation.catalogue import Options, all_tasks, resolve
 from mirror.studies.execution import RESULT
-from mirror.studies.plan import Job
+from mirror.studies.plan import MODELS, Job
 from mirror.training.run_record import versions
 
 
-MODELS = ("model_name_or_path", "second_model_name_or_path")
 OPTIONS = (
     "second_model_name_or_path",
     "bli_vocabulary",
@@ -54,18 +53,14 @@ def _place(job: Job, folder: Path) -> Path | None:
     )
     if data is None:
         return None
-    identity = {part: _without_places(flags, job.folder) for part, flags in job.identity.items()}
+    identity = {part: _with_contents(flags) for part, flags in job.identity.items()}
     content = json.dumps([identity, data, versions()], sort_keys=True)
     return folder / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
 
 
-def _without_places(flags: Mapping[str, object], folder: Path) -> dict:
-    """Replace the names of models by their content, and that of the cell's own model by none."""
-
-    def content(model: str) -> str:
-        return "" if Path(model).is_relative_to(folder) else _model_content(model)
-
-    return {key: [content(model) for model in values] if key in MODELS else values for key, values in flags.items()}
+def _with_contents(flags: Mapping[str, object]) -> dict:
+    """Replace the names of models by their content."""
+    return {key: list(map(_model_content, values)) if key in MODELS else values for key, values in flags.items()}
 
 
 @cache

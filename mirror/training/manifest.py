@@ -34,7 +34,7 @@ def write_manifest(folder: str | Path, left_out: Sequence[str] = ()) -> None:
             continue
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        entries[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": _checksum(path)}
+        entries[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": checksum(path)}
     with atomic_path(folder / MANIFEST) as temporary, temporary.open("w", encoding="utf-8") as file:
         json.dump(entries, file, indent=2)
         file.flush()
@@ -58,7 +58,7 @@ def is_complete(folder: str | Path) -> bool:
         listed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         if not listed or any((folder / name).stat().st_size != entry["bytes"] for name, entry in listed.items()):
             return False
-        return all(_checksum(folder / name) == entry["sha256"] for name, entry in listed.items())
+        return all(checksum(folder / name) == entry["sha256"] for name, entry in listed.items())
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return False
 
@@ -83,7 +83,8 @@ def describe_last(output_dir: str | Path) -> str:
     return f"the last complete checkpoint is {last}" if last else "there is no earlier complete checkpoint"
 
 
-def _checksum(path: Path) -> str:
+def checksum(path: Path) -> str:
+    """The SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK):

@@ -53,18 +53,18 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
     return checkpoint
 
 
-def make_writable(output_dir: str) -> None:
-    """Create the output folder and see that something can be written there.
+def make_writable(output_dir: str, flag: str = "--output_dir") -> None:
+    """Create the folder of a flag and see that something can be written there.
 
     Raises:
         InputError
     """
-    folder = make_output_folder(output_dir)
+    folder = make_output_folder(output_dir, flag)
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as probe:  # os.access does not know of full disks
             probe.write(b"0" * 4096)
     except OSError as error:
-        raise InputError(f"--output_dir {output_dir}: nothing can be written there ({error.strerror})") from error
+        raise InputError(f"{flag} {output_dir}: nothing can be written there ({error.strerror})") from error
 
 
 def check_no_other_run(output_dir: str, started_again: bool = False) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
+from mirror.cmlm.config import CMLMConfig
 from mirror.cmlm.data import (
     BitextStream,
     EpochShuffledDataset,
@@ -22,6 +23,7 @@ from mirror.cmlm.data import (
 )
 from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
 from mirror.cmlm.segments import Masking, MLMExampleBuilder
+from mirror.cmlm.stages import stage_dataset
 from mirror.common.errors import InputError
 from mirror.data.corpus import CorpusSource
 from mirror.data.two_view_dataset import special_tokens_around
@@ -199,3 +201,16 @@ def test_pairs_become_twice_as_many_rows(tokenizer):
     batch = StageCollator(tokenizer)([{"nli": row}, {"nli": row | {"label": 0}}])["nli"]
     assert batch["input_ids"].shape[0] == 4 and batch["labels"].tolist() == [2, 0]
     assert batch["input_ids"][0].tolist()[:4] == row["first_ids"]
+
+
+def test_a_stream_of_files_of_unequal_length_has_every_row_once(bert_folder, tokenizer, sentences, tmp_path):
+    flags = {"max_seq_length": 16, "per_device_train_batch_size": 1, "max_steps": 1, "bf16": False}
+    config = CMLMConfig(output_dir=str(tmp_path), **flags)
+    files = [Dataset.from_dict({"text": ["\n".join(sentences[a:b])]}) for a, b in ((0, 60), (60, 70), (70, 100))]
+    rows = stage_dataset(tokenizer, config, files).rows.rows
+    stream = stage_dataset(tokenizer, config, [file.to_iterable_dataset() for file in files]).stream
+
+    def pairs(found) -> list[tuple]:
+        return sorted((tuple(row["first"]), tuple(row["second"])) for row in found)
+
+    assert len(pairs(rows)) > 20 and pairs(stream) == pairs(rows)

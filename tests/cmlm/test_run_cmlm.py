@@ -98,6 +98,8 @@ def test_gradient_caching_and_lamb_from_the_command_line(bert_folder, corpus, tm
 def test_the_bitext_loss_as_printed_is_one_flag_away(corpus):
     """Eq. (1): inner products, margin 0.3, no scale; by default cosines times 20 (LaBSE)."""
     files = ["--stage", "bitext", "--bitext_file", corpus["bitext.tsv"], "--use_cpu"]
+    with pytest.raises(InputError, match="--eval_strategy: CMLM has nothing to evaluate on the way"):
+        parse_cmlm_arguments([*files, "--eval_strategy", "epoch"])
     *_, default = parse_cmlm_arguments(files)
     *_, printed = parse_cmlm_arguments([*files, "--normalize_embeddings", "false"])
     assert (default.normalize_embeddings, default.scale, default.margin) == (True, 20, 0.3)
@@ -138,7 +140,10 @@ def test_wrong_data_is_refused_before_training(bert_folder, corpus, tmp_path, mo
         run(monkeypatch, *common, "--train_file", str(tmp_path / "short.txt"))
     with pytest.raises(InputError, match="--language: one for all files or one for each of 1, got 2: en fr"):
         run(monkeypatch, *common, "--train_file", corpus["documents.txt"], "--language", "en", "fr")
-    with pytest.raises(InputError, match="--max_seq_length 64 and 4 projected vectors before it .* the model has 64"):
+    with pytest.raises(
+        InputError,
+        match="--max_seq_length 64 and 4 projected vectors before it .* the model has 64, so give at most 60",
+    ):
         run(monkeypatch, *common, "--train_file", corpus["documents.txt"], "--max_seq_length", "64")
     with pytest.raises(InputError, match="100 pairs do not fill one batch of 101"):
         run(

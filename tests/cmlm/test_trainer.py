@@ -7,6 +7,8 @@ is what each of two processes runs.
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,9 +18,11 @@ import torch
 from datasets import Dataset, IterableDataset
 from safetensors.torch import load_file
 
+from mirror.cmlm.checkpoint import load_cmlm, load_parts, parts_of, save_cmlm
 from mirror.cmlm.config import CMLMConfig
 from mirror.cmlm.options import DOCUMENT_STAGES, STAGES
 from mirror.cmlm.trainer import CMLMTrainer
+from mirror.common import loading_policy
 from mirror.common.distributed import shutdown
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
@@ -340,3 +344,37 @@ def main(model_folder: str, folder: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+
+
+def test_the_default_length_is_what_the_model_has_room_for(bert_folder, sentences, tmp_path, caplog):
+    with caplog.at_level("INFO"):
+        trainer = make_trainer(bert_folder, rows_of(sentences), tmp_path, max_seq_length=None)
+    assert trainer.args.max_seq_length == trainer.settings["max_seq_length"] == 61
+    assert "--max_seq_length 61: the model has 64 positions, 3 of them before the text" in caplog.text
+
+
+def test_weights_from_scratch_are_float32_whatever_the_config_says(bert_folder, tmp_path):
+    folder = shutil.copytree(bert_folder, tmp_path / "half")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"dtype": "float16"}))
+    model, _ = load_cmlm(str(folder), from_scratch=True)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+
+
+def test_the_parts_of_an_earlier_stage_are_looked_up_like_its_weights(bert_folder, tmp_path, monkeypatch):
+    """On the Hub too, where no folder has the name of the checkpoint."""
+    model, tokenizer = load_cmlm(bert_folder, num_projections=3)
+    save_cmlm(tmp_path / "stage", model, tokenizer, 16, "pooled")
+    asked = []
+
+    def model_file(name: str, filename: str, subfolder: str = "") -> str | None:
+        asked.append((name, filename, subfolder))
+        return find(str(tmp_path / "stage") if name == "user/stage" else name, filename, subfolder)
+
+    find = loading_policy.model_file
+    monkeypatch.setattr(loading_policy, "model_file", model_file)
+    other, _ = load_cmlm(bert_folder, num_projections=3)
+    assert not all(torch.equal(a, b) for a, b in zip(parts_of(model).values(), parts_of(other).values(), strict=True))
+    load_parts(other, "user/stage")
+    assert ("user/stage", "model.safetensors", "cmlm") in asked
+    assert all(torch.equal(a, b) for a, b in zip(parts_of(model).values(), parts_of(other).values(), strict=True))

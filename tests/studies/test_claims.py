@@ -63,7 +63,7 @@ def test_the_verdict_on_all_conclusions():
     assert verdict(["agrees", "not shown"]) == verdict(["agrees", "does not agree"]) == "agrees in part"
     assert verdict(["not shown", "does not agree"]) == "does not agree"
     assert verdict(["one seed", "one seed"]) == "not testable with one seed"
-    assert verdict(["one seed", "agrees"]) == "agrees in part"
+    assert verdict(["one seed", "agrees"]) == "agrees" and verdict(["one seed", "not shown"]) == "does not agree"
 
 
 def test_the_table_of_conclusions():
@@ -82,7 +82,7 @@ def test_the_table_of_conclusions():
         "| after above before: a | +0.3000 | +0.1000 (+0.1000 to +0.1000) | agrees |",
         "| before above after: b |  | +0.1000 | one seed |",
         "",
-        "Verdict: agrees in part (1 of 2).",
+        "Verdict: agrees (1 of 2; 1 with one seed).",
     ]
     beside = {"before": {"a": 0.1}, "after": {"a": 0.15}}  # of the model itself
     assert "| after above before: a | +0.0500 |" in format_claims(study, found, beside)

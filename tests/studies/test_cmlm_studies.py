@@ -279,6 +279,7 @@ def test_stages_of_other_flags_or_data_are_refused(bert_folder, workplace, monke
     )
     refused(monkeypatch, workplace, bert_folder, message, *other, "--", "--max_steps", 3)
     (workplace / "corpora/documents/en.txt").write_text("other words\n\nand more\n")
+    chains.content_of.cache_clear()  # as in a new process
     refused(monkeypatch, workplace, bert_folder, "created with another documents/en.txt", *other)
     assert not (workplace / "other").exists()
 
@@ -381,3 +382,21 @@ def test_a_chain_of_three_stages_is_trained_and_scored_by_the_real_scripts(
     settings = [json.loads((folder / "train_results.json").read_text())["settings"] for folder in folders]
     assert [each["stage"] for each in settings] == ["cmlm", "cmlm_bitext", "nli"]
     assert record["run_on"] and record["texts"] == 3 * 2 * 8
+
+
+def test_a_stage_is_that_of_the_content_of_its_data(bert_folder, workplace, tmp_path):
+    """Not of its size: a file in another order is other data."""
+
+    def identity() -> dict:
+        chains.content_of.cache_clear()  # as in a new process
+        setup = Setup(bert_folder, workplace, (workplace / "corpora",), workplace / "out", (33,))
+        jobs, _ = chains.make_chain_jobs(STUDIES["cmlm_table7"], setup, tmp_path / "stages")
+        return jobs[0].stages[0].identity
+
+    first = identity()
+    path = next((workplace / "corpora" / "documents").iterdir())
+    content = path.read_bytes()
+    path.write_bytes(content[::-1])
+    assert identity() != first
+    path.write_bytes(content)
+    assert identity() == first

@@ -191,6 +191,20 @@ def test_a_cell_that_two_studies_share_is_run_once(bert_folder, fakes, monkeypat
     assert len(calls(fakes)) == 11
 
 
+def test_a_cache_that_cannot_be_written_is_refused_before_any_cell_runs(bert_folder, fakes, monkeypatch):
+    (fakes / "file").touch()
+    with pytest.raises(InputError, match=r"--cache .*file cannot be a folder: File exists; choose another path"):
+        study(monkeypatch, fakes, bert_folder, "--cache", fakes / "file")
+    assert not (fakes / "calls.txt").exists()
+
+
+def test_a_study_goes_on_in_a_folder_that_was_moved(bert_folder, fakes, monkeypatch):
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+    (fakes / "out").rename(fakes / "elsewhere")
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, "--output_dir", fakes / "elsewhere")
+    assert len(calls(fakes)) == 3
+
+
 KILLED = "import os, signal\nos.kill({}, signal.SIGKILL)"
 
 
@@ -257,6 +271,12 @@ def test_a_folder_with_another_run_is_refused(bert_folder, fakes, monkeypatch):
     [
         (["--", "--seed", "3"], "--seed after -- is set by run_study.py itself"),
         (["--", "--max_train_samples", "3"], "--max_train_samples must be given before the --"),
+        (["--", "--max_steps"], "--max_steps after --: expected a number, got ''"),
+        (["--", "--num_train_epochs", "two"], "--num_train_epochs after --: expected a number, got 'two'"),
+        (
+            ["--", "--per_device_train_batch_size", "0"],
+            "--per_device_train_batch_size after --: expected a number of at least 1, got '0'",
+        ),
         (["--", "stray"], "only flags of run_mirror.py or run_cmlm.py may follow --; 'stray' is not a flag"),
         (
             ["--corpus_dir", "nowhere"],
@@ -422,8 +442,9 @@ def test_the_estimate_uses_the_speed_of_finished_cells(bert_folder, fakes, monke
     assert [job.texts for job in jobs] == [0, 480, 480] and left_out == []  # 240 distinct texts, two epochs
     assert pickle.loads(pickle.dumps(jobs)) == jobs  # for processes that are not forked
     done = [{"texts": 480, "seconds_training": 48, "seconds_scoring": 10}]
-    seconds, basis = execution.estimated_seconds(jobs[2:], done, num_processes=2)
-    assert seconds == pytest.approx((48 + 10) / 2)
+    seconds, basis = execution.estimated_seconds(jobs[1:], done, num_processes=2)
+    assert seconds == pytest.approx(48 + 10)
+    assert execution.estimated_seconds(jobs[2:], done, num_processes=2)[0] == seconds  # one cell is not shared
     assert basis == "10 texts/s in training and 10 s to score a cell, measured on 1 finished cell"
 
 
