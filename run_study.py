@@ -74,7 +74,7 @@ def main() -> None:
         return
 
     # ---- Cells -----------------------------------------------------------------------------------------------------
-    study = find_study(args.study)
+    study = find_study(args.study, args.rows)
     data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()
     setup = Setup(
         model=args.model_name_or_path,
@@ -158,6 +158,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add(
         "--seeds", nargs="+", type=positive, default=[33, 44, 55], metavar="S", help="random seeds (default: 33 44 55)"
     )
+    add("--rows", nargs="+", default=[], metavar="ROW",
+        help='only these rows of the table, for example "before" "Mirror" in table3 (default: all)')  # fmt: skip
     add = parser.add_argument_group("Data").add_argument
     add("--data_dir", metavar="D", help="folder of evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
     add(

@@ -12,7 +12,8 @@ learning rate of the last checkpoint decay to zero and exports the model:
         --start_from out/mini-mlm --max_steps 4000 --lr_scheduler_type linear --warmup_steps 50 --bf16 --export_dir out/mini
 
 Every --save_steps steps a checkpoint is saved and the loss of held-out text is measured (a hundredth of the corpus, over
-the whole vocabulary, 15% of the tokens masked). Checkpoints and log are in --output_dir.
+the whole vocabulary, 15% of the tokens masked). Checkpoints and log are in --output_dir. An exported folder is enough to
+go on from on another machine (--start_from, and --text_files again): its README then covers all runs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from transformers import (
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.predicted_words import CandidateSampler, masked_lm_loss
-from data_scripts.pretraining_card import write_card
+from data_scripts.pretraining_card import start_history, write_card
 from mirror.data.docstring_corpus import collect, pretraining_paragraphs
 from mirror.training.manifest import last_complete_checkpoint
 from mirror.training.resumable import ResumableTrainer
@@ -67,7 +68,11 @@ class MiniMLMArguments:
         default_factory=list, metadata={"help": "Plain text files with one paragraph per line."}
     )
     start_from: str | None = field(
-        default=None, metadata={"help": "Folder of an earlier run whose weights and data to use."}
+        default=None,
+        metadata={
+            "help": "Folder of an earlier run whose weights and data to use, or of an exported model, with --text_files: "
+            "its weights and its vocabulary."
+        },
     )
     vocab_size: int = field(default=20000, metadata={"help": "Size of the WordPiece vocabulary."})
     hidden_size: int = field(
@@ -230,14 +235,15 @@ def cooccurrence_vectors(ids: np.ndarray, vocab_size: int, width: int, window: i
 
 
 def prepare(args: MiniMLMArguments, folder: Path) -> tuple[BertTokenizerFast, Corpus]:
-    """Tokenizer and corpus; created once and stored in `folder`."""
+    """Tokenizer and corpus; created once and stored in `folder`. An exported model has a tokenizer already."""
     if not (folder / "starts.npy").exists():
         folder.mkdir(parents=True, exist_ok=True)
         texts = [
             line for name in args.text_files for line in Path(name).read_text(encoding="utf-8").splitlines() if line
         ]
         texts += pretraining_paragraphs(collect(DOCSTRING_PACKAGES))
-        tokenizer = train_tokenizer(texts, args.vocab_size)
+        exported = args.start_from and BertTokenizerFast.from_pretrained(args.start_from)
+        tokenizer = exported or train_tokenizer(texts, args.vocab_size)
         tokenizer.save_pretrained(folder)
         tokenize(texts, tokenizer).save(folder)
     return BertTokenizerFast.from_pretrained(folder), Corpus.load(folder)
@@ -273,8 +279,7 @@ def export(
     folder = Path(args.export_dir)
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    legs = [Path(leg) for leg in (args.start_from, output_dir) if leg]
-    write_card(folder, model, legs, args.text_files, len(corpus.ids), args.tokens_per_step)
+    write_card(folder, model, output_dir, args.text_files, len(corpus.ids))
 
 
 def batches(
@@ -309,14 +314,16 @@ def main() -> None:
     set_seed(training.seed)
     training.eval_steps = training.save_steps
 
-    data_folder = Path(args.start_from or training.output_dir) / "data"
+    folders = [Path(folder) / "data" for folder in (args.start_from, training.output_dir) if folder]
+    data_folder = next((folder for folder in folders if folder.exists()), folders[-1])
     tokenizer, corpus = prepare(args, data_folder)
+    start_history(training.output_dir, args.start_from, args.tokens_per_step)
     logger.info("%d tokens, %d sentences, %d word pieces", len(corpus.ids), len(corpus.starts), len(tokenizer))
     resumed = last_complete_checkpoint(training.output_dir)
     if args.start_from:
         weights = last_complete_checkpoint(args.start_from) or args.start_from
         dropout = {"hidden_dropout_prob": args.dropout, "attention_probs_dropout_prob": args.dropout}
-        model = BertForMaskedLM.from_pretrained(weights, **dropout)
+        model = BertForMaskedLM.from_pretrained(weights, dtype=torch.float32, **dropout)
     else:
         model = new_model(args, len(tokenizer))
         if resumed is None:

@@ -1,17 +1,24 @@
-"""README.md of a model that `pretrain_mini_mlm.py` exports: its size, what it read, for how long, and its learning curve."""
+"""README.md of a model that `pretrain_mini_mlm.py` exports: its size, what it read, for how long, and its learning curve.
+
+`pretraining.json` says what trained a model: in the folder of a run the runs before it, in that of an exported model all of
+them. So a model that was exported, decayed and trained on has a README that covers everything.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import accumulate
 from pathlib import Path
 
 from transformers import BertForMaskedLM
 
+from mirror.common.atomic_files import atomic_write_text
 from mirror.training.manifest import last_complete_checkpoint
 
 
+HISTORY = "pretraining.json"
 CARD = """---
 language: en
 library_name: transformers
@@ -39,20 +46,55 @@ Loss of held-out text, over the whole vocabulary, 15% of the tokens masked:
 """
 
 
-def write_card(
-    folder: Path, model: BertForMaskedLM, legs: Sequence[Path], texts: Sequence[str], corpus: int, step: int
-) -> None:
-    """Write README.md.
+def start_history(output_dir: str, start_from: str | None, step: int) -> None:
+    """Note in the folder of a new run what trained the weights that it starts from.
+
+    Args:
+        step: number of tokens of a step of the new run.
+    """
+    path = Path(output_dir) / HISTORY
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        runs = read_history(start_from) if start_from else []
+        atomic_write_text(path, json.dumps({"tokens_per_step": step, "runs": runs}, indent=1) + "\n")
+
+
+def read_history(folder: str | Path) -> list[dict]:
+    """What trained the weights in the folder of a run or of an exported model: one entry for each run, in order.
+
+    Returns:
+        `tokens` that the run read, its `seconds`, and its `curve`: [tokens so far, learning rate, held-out loss], ...
+    """
+    history = json.loads((Path(folder) / HISTORY).read_text(encoding="utf-8"))
+    checkpoint = last_complete_checkpoint(folder)
+    return history["runs"] + ([read_run(Path(checkpoint), history["tokens_per_step"])] if checkpoint else [])
+
+
+def read_run(checkpoint: Path, step: int) -> dict:
+    """The entry of a run in the history, up to a checkpoint."""
+    names = ("trainer_state.json", "run_totals.json")
+    state, totals = (json.loads((checkpoint / name).read_text(encoding="utf-8")) for name in names)
+    rates = {entry["step"]: entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry}
+    losses = [(entry["step"], entry["eval_loss"]) for entry in state["log_history"] if "eval_loss" in entry]
+    latest = [max((item for item in rates.items() if item[0] <= at), default=(0, 0.0))[1] for at, _ in losses]
+    return {
+        "tokens": step * state["global_step"],
+        "seconds": round(totals["seconds"]),
+        "curve": [[step * at, rate, round(loss, 4)] for (at, loss), rate in zip(losses, latest, strict=True)],
+    }
+
+
+def write_card(folder: Path, model: BertForMaskedLM, run: str, texts: Sequence[str], corpus: int) -> None:
+    """Write README.md and the history.
 
     Args:
         folder: where the model was exported.
-        legs: output folders of the runs that trained the model, in order.
+        run: output folder of the run that trained the model.
         texts: the text files.
         corpus: number of tokens of the corpus.
-        step: number of tokens of a step.
     """
-    states = [read_leg(leg) for leg in legs]
-    tokens = step * sum(state["global_step"] for state in states)
+    runs = read_history(run)
+    tokens = sum(entry["tokens"] for entry in runs)
     weights = sum(parameter.numel() for parameter in model.parameters())
     text = CARD.format(
         **model.config.to_dict(),
@@ -63,33 +105,21 @@ def write_card(
         tokens=tokens / 1e6,
         passes=tokens / corpus,
         corpus=corpus / 1e6,
-        hours=sum(state["seconds"] for state in states) / 3600,
+        hours=sum(entry["seconds"] for entry in runs) / 3600,
         torch=version("torch"),
         transformers=version("transformers"),
-        curve=learning_curve(states, step),
+        curve=learning_curve(runs),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
+    atomic_write_text(folder / HISTORY, json.dumps({"runs": runs}, indent=1) + "\n")
 
 
-def read_leg(output_dir: Path) -> dict:
-    """State of the last complete checkpoint of a run, with its `seconds`."""
-    checkpoint = Path(last_complete_checkpoint(output_dir))
-    names = ("trainer_state.json", "run_totals.json")
-    state, totals = (json.loads((checkpoint / name).read_text(encoding="utf-8")) for name in names)
-    return state | {"seconds": totals["seconds"]}
-
-
-def learning_curve(states: Sequence[dict], step: int, points: int = 8) -> str:
+def learning_curve(runs: Sequence[dict], points: int = 8) -> str:
     """Held-out loss over tokens as a Markdown table, with at most `points` rows for each run."""
     rows = ["| million tokens | learning rate | held-out loss |", "| ---: | ---: | ---: |"]
-    before = 0
-    for state in states:
-        log = state["log_history"]
-        rates = {entry["step"]: entry["learning_rate"] for entry in log if "learning_rate" in entry}
-        losses = [(entry["step"], entry["eval_loss"]) for entry in log if "eval_loss" in entry]
-        every = -(-len(losses) // points) or 1
-        for at, loss in losses[::-1][::every][::-1]:
-            rate = max((item for item in rates.items() if item[0] <= at), default=(0, 0.0))[1]
-            rows.append(f"| {step * (before + at) / 1e6:.1f} | {rate:.1e} | {loss:.3f} |")
-        before += state["global_step"]
+    starts = accumulate((entry["tokens"] for entry in runs), initial=0)
+    for before, entry in zip(starts, runs, strict=False):
+        every = -(-len(entry["curve"]) // points) or 1
+        for tokens, rate, loss in entry["curve"][::-1][::every][::-1]:
+            rows.append(f"| {(before + tokens) / 1e6:.1f} | {rate:.1e} | {loss:.3f} |")
     return "\n".join(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 
 import numpy as np
@@ -11,6 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from data_scripts import pretrain_mini_mlm as script
 from data_scripts.predicted_words import CandidateSampler, hidden_at, masked_lm_loss
+from data_scripts.pretraining_card import learning_curve, read_history
 
 
 WORDS = 60
@@ -109,3 +111,25 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
     assert f"1 layers, width 64, 1 heads, {len(tokenizer)} word pieces" in card
     assert [line.split("|")[1].strip() for line in card.splitlines() if line.startswith("| 0.0")] == ["0.0"] * 3
     assert "texts.txt" in card
+
+    further, again = tmp_path / "further", tmp_path / "again"  # as on a machine that has only the exported model
+    for folder in (first, final):
+        shutil.rmtree(folder)
+    run(*sizes, "--start_from", exported, "--output_dir", further, "--max_steps", 2, "--export_dir", again)
+    assert BertTokenizerFast.from_pretrained(again).get_vocab() == tokenizer.get_vocab()
+    runs = read_history(again)
+    assert [entry["tokens"] for entry in runs] == [4 * 256, 2 * 256, 2 * 256]
+    assert runs[:2] == read_history(exported)
+    assert [[tokens for tokens, _, _ in entry["curve"]] for entry in runs] == [[512, 1024], [512], [512]]
+    assert all(entry["seconds"] >= 0 and loss > 0 for entry in runs for _, _, loss in entry["curve"])
+
+
+def test_the_curve_counts_the_tokens_of_earlier_runs():
+    first = {"tokens": 4_000_000, "curve": [[2_000_000, 1e-3, 5.0], [4_000_000, 1e-3, 4.5]]}
+    second = {"tokens": 1_000_000, "curve": [[1_000_000, 1e-5, 4.25]]}
+    assert learning_curve([first, second]).splitlines()[2:] == [
+        "| 2.0 | 1.0e-03 | 5.000 |",
+        "| 4.0 | 1.0e-03 | 4.500 |",
+        "| 5.0 | 1.0e-05 | 4.250 |",
+    ]
+    assert len(learning_curve([first, second], points=1).splitlines()) == 2 + 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from mirror.common.errors import InputError, did_you_mean
 from mirror.studies import grids_ablations as ablations
 from mirror.studies import grids_beyond as beyond
@@ -50,15 +53,25 @@ STUDIES = {
 }
 
 
-def find_study(name: str) -> Study:
+def find_study(name: str, rows: Sequence[str] = ()) -> Study:
     """Return the study of that name.
 
+    Args:
+        rows: rows of its table to which it is restricted; empty: all.
+
     Raises:
-        InputError: an unknown name; the message suggests the most similar one.
+        InputError: an unknown name or row; the message suggests the most similar one.
     """
     if name not in STUDIES:
         raise InputError(f"unknown study '{name}'{did_you_mean(name, STUDIES)}; --list prints all names")
-    return STUDIES[name]
+    study = STUDIES[name]
+    known = list(dict.fromkeys(cell.row for cell in study.cells))
+    for row in rows:
+        if row not in known:
+            raise InputError(
+                f"{name} has no row '{row}'{did_you_mean(row, known)} (rows: {', '.join(map(repr, known))})"
+            )
+    return replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows)) if rows else study
 
 
 def listing() -> str:

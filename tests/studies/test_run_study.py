@@ -282,6 +282,7 @@ def test_a_folder_with_another_run_is_refused(bert_folder, fakes, monkeypatch):
             ["--corpus_dir", "nowhere"],
             r"no corpus nowhere/texts.txt \(in a checkout, python data_scripts/sample_sentences.py creates it\); --skip_missing",
         ),
+        (["--rows", "befor"], "small has no row 'befor'; did you mean 'before'[?] .rows: 'before', 'after'."),
         (["--language_models", "fra"], "'fra' is not PART=MODEL"),
         (["--language_models", "fra=M"], "fra=M: this study has no fra; all its cells have one model"),
         (["--paper_models"], "the paper has one model for all cells of 'A small study'"),
@@ -296,6 +297,16 @@ def test_errors_are_one_line_and_raised_before_any_cell_runs(bert_folder, fakes,
     with pytest.raises(InputError, match=message) as error:
         study(monkeypatch, fakes, bert_folder, *flags)
     assert "\n" not in str(error.value) and not (fakes / "out").exists()
+
+
+def test_rows_are_run_alone_and_then_belong_to_the_whole_study(bert_folder, fakes, monkeypatch):
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, "--rows", "before")
+    assert [call.split()[0] for call in calls(fakes)] == ["eval"]
+    page = (fakes / "out/table.md").read_text()
+    assert "| before | 0.1000 |" in page and "| after" not in page
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+    assert [call.split()[0] for call in calls(fakes)] == ["eval", "mirror", "eval"]
+    assert "| before | 0.1000 |\n| after | 0.3300 |" in (fakes / "out/table.md").read_text()
 
 
 def test_flags_that_a_study_varies_are_refused(bert_folder, fakes, monkeypatch):
