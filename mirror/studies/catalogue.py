@@ -64,7 +64,7 @@ def find_study(name: str, rows: Sequence[str] = ()) -> Study:
     """
     if name not in STUDIES:
         raise InputError(f"unknown study '{name}'{did_you_mean(name, STUDIES)}; --list prints all names")
-    study = STUDIES[name]
+    study = replace(STUDIES[name], name=name)
     known = list(dict.fromkeys(cell.row for cell in study.cells))
     for row in rows:
         if row not in known:

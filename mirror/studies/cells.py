@@ -65,6 +65,9 @@ class Claim:
     lower: str
     column: str = AVERAGE
 
+    def __str__(self) -> str:
+        return f"{self.higher} above {self.lower}: {self.column}"
+
 
 @dataclass(frozen=True)
 class Study:
@@ -83,8 +86,10 @@ class Study:
     also: Mapping[str, str] = field(
         default_factory=dict
     )  # suffix of further rows of the same cells -> field to report
-    claims: tuple[Claim, ...] = ()  # what the paper concludes; `mirror.studies.claims` judges them
+    paper: str = ""  # what the paper concludes, in words
+    claims: tuple[Claim, ...] = ()  # the same as differences between rows; `mirror.studies.claims` judges them
     note: str = ""  # differences from the paper
+    name: str = ""  # in the catalogue
 
     @property
     def rows(self) -> list[str]:

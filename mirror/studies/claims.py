@@ -50,28 +50,43 @@ def verdict(judgements: Sequence[str]) -> str:
     return DISAGREES if not agreeing else AGREES if agreeing == len(tested) else "agrees in part"
 
 
-def format_claims(study: Study, scores: Scores, beside: Beside) -> str:
-    """Format a Markdown table of the paper's conclusions that have scores, and a verdict; empty if none has."""
-    labels = shown_columns(study, scores)
-    lines, judgements = [], []
+def judged_claims(study: Study, scores: Scores) -> dict[Claim, tuple[Score, str]]:
+    """Return the difference and the judgement of each of the paper's conclusions whose two rows have scores."""
+    judged = {}
     for claim in study.claims:
         ours = [scores.get(row, {}).get(claim.column) for row in (claim.higher, claim.lower)]
         gain = difference(*ours) if all(ours) else None
-        if gain is None:
-            continue
-        judgements.append(judge(gain))
-        limits = interval(gain)
-        shown = f"{gain.mean:+.4f}" + (f" ({limits[0]:+.4f} to {limits[1]:+.4f})" if limits else "")
+        if gain is not None:
+            judged[claim] = gain, judge(gain)
+    return judged
+
+
+def format_difference(gain: Score) -> str:
+    """Format a mean difference with its interval: `+0.3400 (+0.0667 to +0.6133)`."""
+    limits = interval(gain)
+    return f"{gain.mean:+.4f}" + (f" ({limits[0]:+.4f} to {limits[1]:+.4f})" if limits else "")
+
+
+def format_claims(study: Study, scores: Scores, beside: Beside) -> str:
+    """Format a Markdown table of the paper's conclusions that have scores, and a verdict; empty if none has."""
+    judged = judged_claims(study, scores)
+    if not judged:
+        return ""
+    labels = shown_columns(study, scores)
+    lines = []
+    for claim, (gain, judgement) in judged.items():
         theirs = printed_difference(study, claim, labels, beside)
         printed = "" if theirs is None else f"{theirs:+.4f}"
-        what = f"{claim.higher} above {claim.lower}: {claim.column}"
-        lines.append(f"| {what} | {printed} | {shown} | {judgements[-1]} |")
-    if not lines:
-        return ""
+        lines.append(f"| {claim} | {printed} | {format_difference(gain)} | {judgement} |")
+    judgements = [judgement for _, judgement in judged.values()]
     header = "| difference | in the paper | here, 95% interval over seeds | |\n| --- | ---: | ---: | --- |"
+    return "\n".join(("", header, *lines, "", f"Verdict: {verdict(judgements)} ({count(judgements)}).", ""))
+
+
+def count(judgements: Sequence[str]) -> str:
+    """Return how many judgements agree: `3 of 4`."""
     untested = judgements.count(ONE_SEED)
-    counted = f"{judgements.count(AGREES)} of {len(judgements)}" + (f"; {untested} with one seed" if untested else "")
-    return "\n".join(("", header, *lines, "", f"Verdict: {verdict(judgements)} ({counted}).", ""))
+    return f"{judgements.count(AGREES)} of {len(judgements)}" + (f"; {untested} with one seed" if untested else "")
 
 
 def printed_difference(study: Study, claim: Claim, labels: Sequence[str], beside: Beside) -> float | None:

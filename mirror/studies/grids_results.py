@@ -72,6 +72,8 @@ TABLE1 = Study(
     baselines={"fastText": baseline("16", "fastText")},
     paper_models={"eng": "word-bert"}
     | {code: f"word-bert-{WORD_LISTS[code]}" for code in "fra est ara cmn rus spa pol".split()},
+    paper="Words in eight languages, each with a BERT of its own: .201 by the mean before, .471 after, above "
+    "fastText in five of them.",
     claims=gains(AVERAGE),
     note="The paper uses a BERT of each language (--paper_models). The released Spanish word list is the Estonian one.",
 )
@@ -90,6 +92,8 @@ TABLE2 = Study(
     tuple(Column(*parts) for parts in _ACCURACY_COLUMNS),
     published=printed(("2", BEFORE_AND_AFTER)),
     baselines={"SapBERT": baseline("2", "SapBERT-from-PubMedBERT-fulltext")},
+    paper="Large gains from 10,000 names of the UMLS: BERT from .676 to .872 on NCBI and from .815 to .921 on "
+    "BC5CDR diseases.",
     claims=gains(*BIOMEDICAL),
     note="The paper's rows before training are mean-pooled (its footnote 5).",
 )
@@ -105,6 +109,7 @@ TABLE3 = Study(
     average=True,
     published=printed(("3", BEFORE_AND_AFTER | {"Mirror, drophead": "mirror drophead"})),
     baselines={"SBERT": baseline("3", "bert-base-nli-mean-tokens")},
+    paper="BERT from .476 (mean) to .743 on average over the six sets here, drophead instead of dropout adds .011.",
     claims=(*gains(AVERAGE), Claim("Mirror, drophead", "Mirror")),
 )
 
@@ -115,6 +120,7 @@ TABLE4 = Study(
     average=True,
     published=printed(("17", BEFORE_AND_AFTER)),
     paper_models={code: f"sentence-bert-{code}" for code in ("es", "ar", "ru")},
+    paper="Spanish, Arabic and Russian gain as English does: .533 to .684 with a BERT of each language.",
     claims=gains(AVERAGE),
     note="The paper uses a BERT of each language (--paper_models). Of monolingual BERT before training it prints the "
     "average .533 in Table 4 and .535, the mean of the three, in Table 17.",
@@ -134,6 +140,8 @@ FIGURE4 = Study(
         ("section 4.4", {"Mirror, QNLI text": "mirror", "Mirror, STS text": "mirror sts text"}),
     ),
     baselines={"SBERT": baseline("section 4.2", "bert-base-nli-mean-tokens")},
+    paper="Mirror-BERT makes the cosine a usable sign of an answer (AUC .674 for BERT); text of the task is "
+    "better than text of another: .665 when trained on STS sentences.",
     claims=(
         Claim("Mirror, QNLI text", "before, mean_padded", "qnli"),
         Claim("Mirror, STS text", "before, mean_padded", "qnli"),
@@ -147,6 +155,7 @@ TABLE5 = Study(
     main_scores(CROSS_PAIRS),
     average=True,
     published=printed(("18", BEFORE_AND_AFTER)),
+    paper="mBERT from .101 to .297 on average over six pairs of languages.",
     claims=gains(AVERAGE),
     note="One encoder, trained on the word lists of both languages.",
 )
@@ -158,6 +167,7 @@ TABLE6 = Study(
     average=True,
     published=printed(("19", BEFORE_AND_AFTER)),
     paper_models={"en": "word-bert"} | {code: f"word-bert-{code}" for code in ("fr", "it", "ru", "tr")},
+    paper="From .079 to .371 on average over six pairs, with a BERT of each language.",
     claims=gains(AVERAGE),
     note="The paper uses a BERT of each language (--paper_models) and does not say among how many words it searches; "
     "--bli_vocabulary adds a word list to the candidates.",
@@ -175,6 +185,7 @@ FIGURE7 = Study(
     (*baseline_cells(("qqp_cosine",)), Cell("after", ("qqp_cosine",), (STS_SENTENCES,))),
     (Column("AUC", "qqp_cosine"), Column("gap of the mean cosines", "qqp_cosine", "gap")),
     figure="histograms",
+    paper="After training all cosines are much lower, and paraphrases and other pairs become easy to tell apart.",
     claims=gains("AUC", "gap of the mean cosines", row="after"),
     note="The pairs are those of qqp/qqp.tsv in the data folder; the paper uses QQP.",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,16 +14,17 @@ from mirror.studies.claims import format_claims
 from mirror.studies.figures import draw
 from mirror.studies.own_text import format_choices, format_correlations, format_runs
 from mirror.studies.plan import Setup, as_arguments
-from mirror.studies.table import best_row, collect, format_csv, format_table, published_beside
+from mirror.studies.table import Beside, best_row, collect, format_csv, format_table, published_beside
 
 
+FACTS = "study.json"  # what `mirror.studies.pages` needs besides the cells
 NAMED = 6  # unfinished cells in the notes below the table
 
 
 def write_table(
     study: Study, setup: Setup, records: Mapping[str, dict | None], left_out: Sequence[str], command: str
 ) -> str:
-    """Write table.md and results.csv; nothing is written if no cell is finished.
+    """Write table.md, results.csv and study.json; nothing is written if no cell is finished.
 
     Args:
         records: name of each cell -> its record, or None if the cell is not finished.
@@ -36,17 +38,23 @@ def write_table(
     if not done:
         return ""
     scores, beside = collect(study, done), published_beside(study, setup.checkpoint_of)
-    if study.figure == "own_text":
-        table = "\n".join(form(study, done) for form in (format_correlations, format_choices, format_runs))
-    else:
-        table = format_table(study, scores, beside) + format_claims(study, scores, beside)
+    table = format_scores(study, done, beside) + format_claims(study, scores, beside)
     unfinished = [name for name, record in records.items() if record is None]
     run_on = dict.fromkeys(record["run_on"] for record in done if record.get("run_on"))
     notes = _notes(study, setup, scores, unfinished, [*run_on, *left_out])
     page = f"# {study.title}\n\n    {command}\n\n{table}\n{notes}"
     atomic_write_text(setup.output_dir / "table.md", page)
     atomic_write_text(setup.output_dir / "results.csv", format_csv(study, done))
+    facts = {"study": study.name, "model": setup.model, "command": command, "published": beside, "notes": notes}
+    atomic_write_text(setup.output_dir / FACTS, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
     return table
+
+
+def format_scores(study: Study, records: Sequence[dict], beside: Beside) -> str:
+    """Format the scores of finished cells as one or more Markdown tables."""
+    if study.figure == "own_text":
+        return "\n".join(form(study, records) for form in (format_correlations, format_choices, format_runs))
+    return format_table(study, collect(study, records), beside)
 
 
 def write_figure(study: Study, setup: Setup, records: Mapping[str, dict | None]) -> None:

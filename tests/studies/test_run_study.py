@@ -133,6 +133,9 @@ def test_each_cell_is_run_once_and_reported(published_model, fakes, monkeypatch,
     assert page.count(run_on) == 1
     assert "Not done" not in page and capsys.readouterr().out.count("| before | 0.1000 |") == 3
     assert (fakes / "out/figure.png").read_bytes().startswith(b"\x89PNG")
+    facts = json.loads((fakes / "out/study.json").read_text())
+    assert (facts["study"], facts["model"]) == ("small", str(published_model))
+    assert facts["published"] == {"after": {"rg65": 0.25}} and facts["notes"] in page
     assert "<svg" in (fakes / "out/figure.svg").read_text()
     assert len((fakes / "out/results.csv").read_text().splitlines()) == 5
     assert not list((fakes / "out").glob("*/model"))

@@ -1,0 +1,215 @@
+"""Pages of studies: what the paper concludes beside what one or more base models show, and an overview of the verdicts.
+
+    python run_study.py table3 --model_name_or_path mirror/assets/mini-mlm --output_dir out/mini-mlm/table3
+    python run_study.py table3 --model_name_or_path bert-base-uncased --output_dir out/bert/table3
+    python -m mirror.studies.pages out/*/table3 --output_dir docs/studies
+
+Writes one page and one figure for each base model; `--output_dir` also has README.md with the overview, between the lines
+`<!-- verdicts -->` and `<!-- end of verdicts -->`. What a page says after the heading "Remarks" is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirror.common.atomic_files import atomic_write_text, make_output_folder
+from mirror.common.cli import Parser
+from mirror.common.errors import InputError, run_main
+from mirror.studies.catalogue import STUDIES, find_study
+from mirror.studies.cells import Study
+from mirror.studies.claims import (
+    AGREES,
+    DISAGREES,
+    NOT_SHOWN,
+    count,
+    format_difference,
+    judged_claims,
+    printed_difference,
+    verdict,
+)
+from mirror.studies.execution import RESULT
+from mirror.studies.report import FACTS, format_scores
+from mirror.studies.table import Scores, collect, shown_columns
+
+
+REMARKS = "## Remarks\n"
+BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
+NOT_TESTABLE, NOT_IN_PAPER = "not testable here", "not in the paper"
+
+
+@dataclass(frozen=True)
+class Base:
+    """A study's results with one base model."""
+
+    name: str
+    folder: Path
+    facts: dict  # study.json
+    records: list[dict]  # the cells
+    scores: Scores
+
+
+def main() -> None:
+    args = parse_arguments(sys.argv[1:])
+    folders = [Path(folder) for folder in args.folders]
+    by_study: dict[str, list[Path]] = {}
+    for folder in folders:
+        by_study.setdefault(read_facts(folder)["study"], []).append(folder)
+    output_dir = make_output_folder(args.output_dir)
+    for name, of_study in by_study.items():
+        study = find_study(name)
+        bases = [read_base(study, folder) for folder in of_study]
+        for base in bases:
+            for figure in base.folder.glob("figure.[ps][nv]g"):
+                shutil.copyfile(figure, output_dir / figure_name(study, base, figure.suffix))
+        path = output_dir / f"{name}.md"
+        atomic_write_text(path, format_page(study, bases) + remarks_of(path))
+    readme = output_dir / "README.md"
+    if readme.exists():
+        atomic_write_text(readme, with_overview(readme.read_text(encoding="utf-8"), output_dir))
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = Parser(__doc__)
+    parser.add_argument(
+        "folders",
+        nargs="+",
+        metavar="FOLDER",
+        help="output folders of run_study.py, of one or more studies and models",
+    )
+    parser.add_argument("--output_dir", required=True, metavar="O", help="folder of the pages")
+    return parser.parse_args(argv)
+
+
+def read_facts(folder: Path) -> dict:
+    """Read study.json.
+
+    Raises:
+        InputError: the folder has none.
+    """
+    try:
+        return json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished") from error
+
+
+def read_base(study: Study, folder: Path) -> Base:
+    facts = read_facts(folder)
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
+    records = [record for record in records if record["row"] in study.rows]
+    return Base(Path(facts["model"]).name, folder, facts, records, collect(study, records))
+
+
+def figure_name(study: Study, base: Base, suffix: str) -> str:
+    return f"{study.name}-{base.name}{suffix}"
+
+
+def format_page(study: Study, bases: Sequence[Base]) -> str:
+    """Format a page: the paper's conclusion, ours, the verdict, each difference, and each base model's table."""
+    parts = [f"# {study.title}\n"]
+    if study.paper:
+        parts.append(f"**The paper.** {study.paper}\n")
+    if study.claims:
+        parts += [f"**Here.** {summary(study, bases)}\n", f"**Verdict.** {format_verdict(study, bases)}\n"]
+        parts.append(format_differences(study, bases))
+    else:
+        parts.append(f"**Verdict.** {NOT_IN_PAPER}\n")
+    for base in bases:
+        figure = figure_name(study, base, ".png")
+        parts += [f"## {base.name}\n", f"    {base.facts['command']}\n", f"![{study.title}, {base.name}]({figure})\n"]
+        parts += [format_scores(study, base.records, base.facts["published"]), base.facts["notes"]]
+    return "\n".join(parts)
+
+
+def summary(study: Study, bases: Sequence[Base]) -> str:
+    """Return for each base model its first difference with the interval, and how many differences are shown."""
+    sentences = []
+    for base in bases:
+        judged = judged_claims(study, base.scores)
+        for claim, (gain, _) in list(judged.items())[:1]:
+            judgements = [judgement for _, judgement in judged.values()]
+            kinds = [(AGREES, "as in the paper"), (NOT_SHOWN, "not shown"), (DISAGREES, "the other way round")]
+            found = [f"{judgements.count(kind)} {words}" for kind, words in kinds if kind in judgements]
+            all_of_them = f"; of {len(judged)} differences {', '.join(found)}" if len(judged) > 1 else ""
+            sentences.append(f"{base.name}: {claim} by {format_difference(gain)}{all_of_them}.")
+    return " ".join(sentences) or "No two rows that the paper compares have scores."
+
+
+def format_verdict(study: Study, bases: Sequence[Base]) -> str:
+    """Return the verdict over all base models: agrees, agrees in part, does not agree, or not testable here."""
+    judgements = [judgement for base in bases for _, judgement in judged_claims(study, base.scores).values()]
+    if not judgements:
+        lacking = sorted({line for base in bases for line in base.facts["notes"].splitlines() if "eft out of" in line})
+        return f"{NOT_TESTABLE}: {' '.join(line.removeprefix('- ') for line in lacking) or 'no scores'}"
+    return f"{verdict(judgements)} ({count(judgements)})"
+
+
+def format_differences(study: Study, bases: Sequence[Base]) -> str:
+    """Format a Markdown table with a line for each of the paper's conclusions and two columns for each base model."""
+    judged = [judged_claims(study, base.scores) for base in bases]
+    header = "| difference | in the paper | " + " | ".join(f"{base.name} | " for base in bases) + " |"
+    lines = [header, "| --- | ---: |" + " ---: | --- |" * len(bases)]
+    for claim in study.claims:
+        if not any(claim in of_base for of_base in judged):
+            continue
+        printed = [
+            printed_difference(study, claim, shown_columns(study, base.scores), base.facts["published"])
+            for base in bases
+        ]
+        theirs = next((f"{value:+.4f}" for value in printed if value is not None), "")
+        cells = []
+        for of_base in judged:
+            gain, judgement = of_base.get(claim, (None, ""))
+            cells += [format_difference(gain) if gain else "", judgement]
+        lines.append(f"| {claim} | {theirs} | {' | '.join(cells)} |")
+    return "\n".join([*lines, "", "95% intervals over seeds.", ""]) if len(lines) > 2 else ""
+
+
+def remarks_of(path: Path) -> str:
+    """Return what an existing page says under "Remarks", with the heading."""
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    return "\n" + text[text.index(REMARKS) :] if REMARKS in text else ""
+
+
+def with_overview(readme: str, folder: Path) -> str:
+    """Return the text of README.md with the overview of all pages in `folder`.
+
+    Raises:
+        InputError: README.md has no place for it.
+    """
+    if BEGIN not in readme or END not in readme:
+        raise InputError(
+            f"{folder / 'README.md'}: no lines {BEGIN.strip()} and {END.strip()}, between which the overview is written"
+        )
+    before, after = readme[: readme.index(BEGIN) + len(BEGIN)], readme[readme.index(END) :]
+    return f"{before}\n{format_overview(folder)}\n{after}"
+
+
+def format_overview(folder: Path) -> str:
+    """Format a Markdown table of the pages in a folder, in the catalogue's order, and how many have each verdict."""
+    lines, verdicts = ["| | the paper | verdict |", "| --- | --- | --- |"], []
+    for name in STUDIES:
+        path = folder / f"{name}.md"
+        if path.exists():
+            text = path.read_text(encoding="utf-8")
+            verdicts.append(paragraph(text, "Verdict"))
+            lines.append(f"| [{name}]({name}.md) | {paragraph(text, 'The paper')} | {verdicts[-1]} |")
+    kinds = [re.split(r"[:(]", text)[0].strip() for text in verdicts]
+    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(sorted(kinds)))
+    return "\n".join([f"{len(kinds)} pages: {counts}.", "", *lines, ""])
+
+
+def paragraph(text: str, name: str) -> str:
+    """Return the paragraph of a page that begins with `**name.**`, in one line; empty if there is none."""
+    found = re.search(rf"\*\*{name}\.\*\*(.*?)(?:\n\n|\Z)", text, re.DOTALL)
+    return " ".join(found.group(1).split()) if found else ""
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,121 @@
+"""Pages of studies: the paper beside several base models, with verdicts that the overview counts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from mirror.common.errors import InputError
+from mirror.studies import pages
+from mirror.studies.catalogue import STUDIES
+from mirror.studies.cells import Cell, Claim, Study, main_scores
+
+
+SMALL = Study(
+    "Table 0: a small study",
+    (Cell("before", ("rg65",)), Cell("after", ("rg65",), ("texts.txt",)), Cell("half", ("rg65",), ("texts.txt",))),
+    main_scores(("rg65",)),
+    paper="Training helps, and half of it helps less.",
+    claims=(Claim("after", "before", "rg65"), Claim("after", "half", "rg65")),
+)
+HALF = (0.25, 0.3, 0.35)  # of seeds 33, 44, 55
+
+
+@pytest.fixture
+def studies(monkeypatch) -> None:
+    for name in list(STUDIES):
+        monkeypatch.delitem(STUDIES, name)
+    monkeypatch.setitem(STUDIES, "small", SMALL)
+    monkeypatch.setitem(STUDIES, "other", Study("Another", (Cell("before", ("rg65",)),), main_scores(("rg65",))))
+
+
+def write_results(folder: Path, study: str = "small", after: tuple = (), half: tuple = (), notes: str = "") -> Path:
+    """Write what run_study.py leaves of the base model `folder.parent.name`: scores of three seeds for each row."""
+    scores = {("before", None): 0.1}
+    scores |= {("after", seed): score for seed, score in zip((33, 44, 55), after, strict=False)}
+    scores |= {("half", seed): score for seed, score in zip((33, 44, 55), half, strict=False)}
+    for (row, seed), score in scores.items():
+        cell = folder / f"{row}-{seed}"
+        cell.mkdir(parents=True)
+        record = {"row": row, "part": "", "seed": seed, "tasks": {"rg65": {"main_score": score}}}
+        (cell / "cell.json").write_text(json.dumps(record))
+    (folder / "figure.png").write_bytes(b"png of " + folder.parent.name.encode())
+    (folder / "figure.svg").write_bytes(b"svg of " + folder.parent.name.encode())
+    model = f"models/{folder.parent.name}"
+    facts = {"study": study, "model": model, "command": f"python run_study.py {study}", "published": {}, "notes": notes}
+    (folder / "study.json").write_text(json.dumps(facts))
+    return folder
+
+
+def make_pages(monkeypatch, output_dir: Path, *folders: Path) -> None:
+    monkeypatch.setattr(sys, "argv", ["pages.py", *map(str, folders), "--output_dir", str(output_dir)])
+    pages.main()
+
+
+def test_a_page_has_every_base_model_and_one_verdict(studies, tmp_path, monkeypatch):
+    weak = write_results(tmp_path / "weak/small", after=(0.2, 0.4, 0.6), half=HALF)  # of 0.1, .1 to .5: not shown
+    strong = write_results(tmp_path / "strong/small", after=(0.5, 0.55, 0.6), half=HALF, notes="- seeds 33 44 55\n")
+    make_pages(monkeypatch, tmp_path / "docs", weak, strong)
+    page = (tmp_path / "docs/small.md").read_text()
+    assert page.startswith("# Table 0: a small study\n\n**The paper.** Training helps, and half of it helps less.\n\n")
+    # weak, after - before: mean .3, standard deviation .2, half the interval 4.3027 x .2 / sqrt(3)
+    assert (
+        "**Here.** weak: after above before: rg65 by +0.3000 (-0.1968 to +0.7968); of 2 differences 2 not shown. "
+        "strong: after above before: rg65 by +0.4500 (+0.3258 to +0.5742); of 2 differences 2 as in the paper.\n" in page
+    )
+    assert "**Verdict.** agrees in part (2 of 4)\n" in page
+    assert "| difference | in the paper | weak |  | strong |  |\n| --- | ---: | ---: | --- | ---: | --- |\n" in page
+    line = next(line for line in page.splitlines() if line.startswith("| after above half"))
+    assert [cell.strip() for cell in line.split("|")[3:7]] == [
+        "+0.1000 (-0.2726 to +0.4726)", "not shown", "+0.2500 (+0.2500 to +0.2500)", "agrees",
+    ]  # fmt: skip
+    assert "## weak\n\n    python run_study.py small\n\n![Table 0: a small study, weak](small-weak.png)\n" in page
+    assert "| after | 0.5500 ± 0.0500 |" in page and "- seeds 33 44 55\n" in page
+    assert (tmp_path / "docs/small-strong.svg").read_bytes() == b"svg of strong"
+
+
+def test_remarks_stay_when_a_page_is_written_again(studies, tmp_path, monkeypatch):
+    folder = write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6))
+    make_pages(monkeypatch, tmp_path / "docs", folder)
+    path = tmp_path / "docs/small.md"
+    first = path.read_text()
+    path.write_text(first + "\n## Remarks\n\nThe weak model knows little.\n")
+    for _ in range(2):
+        make_pages(monkeypatch, tmp_path / "docs", folder)
+        assert path.read_text() == first + "\n## Remarks\n\nThe weak model knows little.\n"
+
+
+def test_the_overview_counts_verdicts_of_all_pages(studies, tmp_path, monkeypatch):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "README.md").write_text("Before.\n<!-- verdicts -->\nold\n<!-- end of verdicts -->\nAfter.\n")
+    (docs / "other.md").write_text("# Another\n\n**The paper.** Other\ntexts.\n\n**Verdict.** not testable here: no data\n")
+    make_pages(monkeypatch, docs, write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6)))
+    assert (docs / "README.md").read_text() == (
+        "Before.\n<!-- verdicts -->\n\n2 pages: 1 agrees, 1 not testable here.\n\n"
+        "| | the paper | verdict |\n| --- | --- | --- |\n"
+        "| [small](small.md) | Training helps, and half of it helps less. | agrees (1 of 1) |\n"
+        "| [other](other.md) | Other texts. | not testable here: no data |\n\n<!-- end of verdicts -->\nAfter.\n"
+    )
+
+
+def test_a_study_without_the_rows_or_without_conclusions_says_so(studies, tmp_path, monkeypatch):
+    lacking = write_results(tmp_path / "weak/small", notes="- Left out of after: no corpus texts.txt\n- other\n")
+    make_pages(monkeypatch, tmp_path / "docs", lacking, write_results(tmp_path / "weak/other", "other"))
+    page = (tmp_path / "docs/small.md").read_text()
+    assert "**Verdict.** not testable here: Left out of after: no corpus texts.txt\n" in page
+    assert "**Here.** No two rows that the paper compares have scores.\n" in page
+    assert "**Verdict.** not in the paper\n" in (tmp_path / "docs/other.md").read_text()
+
+
+def test_errors_are_one_line(studies, tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"nothing: no study.json; run_study.py writes it"):
+        make_pages(monkeypatch, tmp_path / "docs", tmp_path / "nothing")
+    assert not (tmp_path / "docs").exists()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/README.md").write_text("No place.\n")
+    with pytest.raises(InputError, match="README.md: no lines <!-- verdicts --> and <!-- end of verdicts -->"):
+        make_pages(monkeypatch, tmp_path / "docs", write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6)))
