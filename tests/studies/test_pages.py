@@ -45,7 +45,13 @@ def write_results(folder: Path, study: str = "small", after: tuple = (), half: t
     (folder / "figure.png").write_bytes(b"png of " + folder.parent.name.encode())
     (folder / "figure.svg").write_bytes(b"svg of " + folder.parent.name.encode())
     model = f"models/{folder.parent.name}"
-    facts = {"study": study, "model": model, "command": f"python run_study.py {study}", "published": {}, "notes": notes}
+    facts = {
+        "study": study,
+        "model": model,
+        "command": f"python run_study.py {study}",
+        "published": {},
+        "notes": notes,
+    }
     (folder / "study.json").write_text(json.dumps(facts))
     return folder
 
@@ -64,7 +70,8 @@ def test_a_page_has_every_base_model_and_one_verdict(studies, tmp_path, monkeypa
     # weak, after - before: mean .3, standard deviation .2, half the interval 4.3027 x .2 / sqrt(3)
     assert (
         "**Here.** weak: after above before: rg65 by +0.3000 (-0.1968 to +0.7968); of 2 differences 2 not shown. "
-        "strong: after above before: rg65 by +0.4500 (+0.3258 to +0.5742); of 2 differences 2 as in the paper.\n" in page
+        "strong: after above before: rg65 by +0.4500 (+0.3258 to +0.5742); of 2 differences 2 as in the paper.\n"
+        in page
     )
     assert "**Verdict.** agrees in part (2 of 4)\n" in page
     assert "| difference | in the paper | weak |  | strong |  |\n| --- | ---: | ---: | --- | ---: | --- |\n" in page
@@ -92,7 +99,9 @@ def test_the_overview_counts_verdicts_of_all_pages(studies, tmp_path, monkeypatc
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "README.md").write_text("Before.\n<!-- verdicts -->\nold\n<!-- end of verdicts -->\nAfter.\n")
-    (docs / "other.md").write_text("# Another\n\n**The paper.** Other\ntexts.\n\n**Verdict.** not testable here: no data\n")
+    (docs / "other.md").write_text(
+        "# Another\n\n**The paper.** Other\ntexts.\n\n**Verdict.** not testable here: no data\n"
+    )
     make_pages(monkeypatch, docs, write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6)))
     assert (docs / "README.md").read_text() == (
         "Before.\n<!-- verdicts -->\n\n2 pages: 1 agrees, 1 not testable here.\n\n"
