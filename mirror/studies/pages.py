@@ -61,18 +61,21 @@ def main() -> None:
     by_study: dict[str, list[Path]] = {}
     for folder in folders:
         by_study.setdefault(read_facts(folder)["study"], []).append(folder)
+    contents = {name: read_bases(find_study(name), of_study) for name, of_study in by_study.items()}
+    readme = Path(args.output_dir) / "README.md"
+    if readme.exists():
+        split_readme(readme)
     output_dir = make_output_folder(args.output_dir)
-    for name, of_study in by_study.items():
+    for name, bases in contents.items():
         study = find_study(name)
-        bases = [read_base(study, folder) for folder in of_study]
         for base in bases:
             for figure in base.folder.glob("figure.[ps][nv]g"):
                 shutil.copyfile(figure, output_dir / figure_name(study, base, figure.suffix))
         path = output_dir / f"{name}.md"
         atomic_write_text(path, format_page(study, bases) + remarks_of(path))
-    readme = output_dir / "README.md"
     if readme.exists():
-        atomic_write_text(readme, with_overview(readme.read_text(encoding="utf-8"), output_dir))
+        before, after = split_readme(readme)
+        atomic_write_text(readme, f"{before}\n{format_overview(output_dir)}\n{after}")
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -99,11 +102,22 @@ def read_facts(folder: Path) -> dict:
         raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished") from error
 
 
-def read_base(study: Study, folder: Path) -> Base:
-    facts = read_facts(folder)
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
-    records = [record for record in records if record["row"] in study.rows]
-    return Base(Path(facts["model"]).name, folder, facts, records, collect(study, records))
+def read_bases(study: Study, folders: Sequence[Path]) -> list[Base]:
+    """Read the results of a study with one or more base models.
+
+    Raises:
+        InputError: two models have the same name, which would be that of one figure.
+    """
+    bases: dict[str, Base] = {}
+    for folder in folders:
+        facts = read_facts(folder)
+        records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
+        records = [record for record in records if record["row"] in study.rows]
+        name = Path(facts["model"]).name
+        if name in bases:
+            raise InputError(f"{folder}: {study.name} with {name} is in {bases[name].folder} already")
+        bases[name] = Base(name, folder, facts, records, collect(study, records))
+    return list(bases.values())
 
 
 def figure_name(study: Study, base: Base, suffix: str) -> str:
@@ -177,18 +191,16 @@ def remarks_of(path: Path) -> str:
     return "\n" + text[text.index(REMARKS) :] if REMARKS in text else ""
 
 
-def with_overview(readme: str, folder: Path) -> str:
-    """Return the text of README.md with the overview of all pages in `folder`.
+def split_readme(path: Path) -> tuple[str, str]:
+    """Return what README.md says before and after the overview of the pages.
 
     Raises:
-        InputError: README.md has no place for it.
+        InputError: README.md has no place for the overview.
     """
-    if BEGIN not in readme or END not in readme:
-        raise InputError(
-            f"{folder / 'README.md'}: no lines {BEGIN.strip()} and {END.strip()}, between which the overview is written"
-        )
-    before, after = readme[: readme.index(BEGIN) + len(BEGIN)], readme[readme.index(END) :]
-    return f"{before}\n{format_overview(folder)}\n{after}"
+    text = path.read_text(encoding="utf-8")
+    if BEGIN not in text or END not in text:
+        raise InputError(f"{path}: no lines {BEGIN.strip()} and {END.strip()}, between which the overview is written")
+    return text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
 
 
 def format_overview(folder: Path) -> str:

@@ -126,5 +126,10 @@ def test_errors_are_one_line(studies, tmp_path, monkeypatch):
     assert not (tmp_path / "docs").exists()
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/README.md").write_text("No place.\n")
+    weak = write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6))
     with pytest.raises(InputError, match="README.md: no lines <!-- verdicts --> and <!-- end of verdicts -->"):
-        make_pages(monkeypatch, tmp_path / "docs", write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6)))
+        make_pages(monkeypatch, tmp_path / "docs", weak)
+    again = write_results(tmp_path / "again/weak/small", after=(0.5, 0.55, 0.6))
+    with pytest.raises(InputError, match="again/weak/small: small with weak is in .*weak/small already"):
+        make_pages(monkeypatch, tmp_path / "docs", weak, again)
+    assert [path.name for path in (tmp_path / "docs").iterdir()] == ["README.md"]
