@@ -43,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.predicted_words import CandidateSampler, masked_lm_loss
 from data_scripts.pretraining_card import start_history, write_card
+from mirror.common.errors import InputError, run_main
 from mirror.data.docstring_corpus import collect, pretraining_paragraphs
 from mirror.training.manifest import last_complete_checkpoint
 from mirror.training.resumable import ResumableTrainer
@@ -313,11 +314,13 @@ def main() -> None:
     torch.set_flush_denormal(True)
     set_seed(training.seed)
     training.eval_steps = training.save_steps
+    if missing := [name for name in args.text_files if not Path(name).is_file()]:
+        raise InputError(f"--text_files {missing[0]}: no such file")
 
     folders = [Path(folder) / "data" for folder in (args.start_from, training.output_dir) if folder]
     data_folder = next((folder for folder in folders if folder.exists()), folders[-1])
-    tokenizer, corpus = prepare(args, data_folder)
     start_history(training.output_dir, args.start_from, args.tokens_per_step)
+    tokenizer, corpus = prepare(args, data_folder)
     logger.info("%d tokens, %d sentences, %d word pieces", len(corpus.ids), len(corpus.starts), len(tokenizer))
     resumed = last_complete_checkpoint(training.output_dir)
     if args.start_from:
@@ -346,4 +349,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_main(main)

@@ -15,6 +15,7 @@ from pathlib import Path
 from transformers import BertForMaskedLM
 
 from mirror.common.atomic_files import atomic_write_text
+from mirror.common.errors import InputError
 from mirror.training.manifest import last_complete_checkpoint
 
 
@@ -64,8 +65,16 @@ def read_history(folder: str | Path) -> list[dict]:
 
     Returns:
         `tokens` that the run read, its `seconds`, and its `curve`: [tokens so far, learning rate, held-out loss], ...
+
+    Raises:
+        InputError: the folder has no history.
     """
-    history = json.loads((Path(folder) / HISTORY).read_text(encoding="utf-8"))
+    try:
+        history = json.loads((Path(folder) / HISTORY).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{folder}: no {HISTORY}, which every run and every exported model of this script has"
+        ) from error
     checkpoint = last_complete_checkpoint(folder)
     return history["runs"] + ([read_run(Path(checkpoint), history["tokens_per_step"])] if checkpoint else [])
 

@@ -13,6 +13,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 from data_scripts import pretrain_mini_mlm as script
 from data_scripts.predicted_words import CandidateSampler, hidden_at, masked_lm_loss
 from data_scripts.pretraining_card import learning_curve, read_history
+from mirror.common.errors import InputError
 
 
 WORDS = 60
@@ -122,6 +123,20 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
     assert runs[:2] == read_history(exported)
     assert [[tokens for tokens, _, _ in entry["curve"]] for entry in runs] == [[512, 1024], [512], [512]]
     assert all(entry["seconds"] >= 0 and loss > 0 for entry in runs for _, _, loss in entry["curve"])
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--text_files", "--text_files nowhere: no such file"),
+        ("--start_from", "nowhere: no pretraining.json, which every"),
+    ],
+)
+def test_a_wrong_path_is_one_line_before_anything_is_prepared(flag, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pretrain_mini_mlm.py", flag, "nowhere", "--output_dir", str(tmp_path / "out")])
+    monkeypatch.setattr(script, "prepare", lambda *_: pytest.fail("not before the paths are checked"))
+    with pytest.raises(InputError, match=message):
+        script.main()
 
 
 def test_the_curve_counts_the_tokens_of_earlier_runs():
