@@ -60,8 +60,13 @@ class CandidateSampler:
         return {name: torch.from_numpy(values) for name, values in columns.items()}
 
 
-def masked_lm_loss(model: BertForMaskedLM, input_ids, positions, candidates, log_weights, labels) -> Tensor:
+def masked_lm_loss(
+    model: BertForMaskedLM, input_ids, positions, candidates, log_weights, labels, bag=None, bag_weight: float = 0.0
+) -> Tensor:
     """Mean cross-entropy of the masked words among the candidates.
+
+    With `bag` the first token predicts all words of its row as well, so that its vector stands for the text (Ma et al. 2024,
+    arXiv 2401.11248, have this head for passages): the mean over the rows, times `bag_weight`, is added.
 
     Args:
         input_ids: (rows, length), without padding.
@@ -69,12 +74,28 @@ def masked_lm_loss(model: BertForMaskedLM, input_ids, positions, candidates, log
         candidates: word ids, (candidates,).
         log_weights: (candidates,), added to the scores.
         labels: indices into `candidates`, (rows * masked of a row,).
+        bag: the words of each row before masking as indices into `candidates`, (rows, words); -1: not among them.
     """
-    hidden = hidden_at(model, input_ids, positions).flatten(0, 1)
-    head = model.cls.predictions
+    first = 0 if bag is None else 1
+    if first:
+        positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+    hidden = model.cls.predictions.transform(hidden_at(model, input_ids, positions))
     words = model.get_output_embeddings()
-    scores = F.linear(head.transform(hidden), words.weight[candidates]).float()  # (masked, candidates)
-    return F.cross_entropy(scores + (words.bias[candidates] + log_weights), labels)
+    scores = F.linear(hidden, words.weight[candidates]).float() + (words.bias[candidates] + log_weights)
+    loss = F.cross_entropy(scores[:, first:].flatten(0, 1), labels)  # of (rows * masked of a row, candidates)
+    return loss if bag is None else loss + bag_weight * bag_of_words_loss(scores[:, 0], bag)
+
+
+def bag_of_words_loss(scores: Tensor, bag: Tensor) -> Tensor:
+    """Mean over rows of the mean cross-entropy of each word of a row.
+
+    Args:
+        scores: (rows, candidates)
+        bag: indices of candidates, (rows, words); -1 is left out.
+    """
+    known = bag >= 0
+    losses = -scores.log_softmax(-1).gather(1, bag.clamp(min=0)) * known
+    return (losses.sum(1) / known.sum(1).clamp(min=1)).mean()
 
 
 def hidden_at(model: BertForMaskedLM, input_ids: Tensor, positions: Tensor) -> Tensor:

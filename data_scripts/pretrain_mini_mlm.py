@@ -21,7 +21,9 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +88,10 @@ class MiniMLMArguments:
         default=4096,
         metadata={"help": "Size of the sample of the vocabulary that predictions are compared with; 0: all of it."},
     )
+    bag_weight: float = field(
+        default=0.0,
+        metadata={"help": "Weight of the loss of the first token, which predicts all words of its row; 0: none."},
+    )
     dropout: float = field(default=0.0, metadata={"help": "Dropout of the hidden states and of the attention."})
     export_dir: str | None = field(
         default=None, metadata={"help": "Also save the model here, in float16 and with dropout for fine-tuning."}
@@ -121,6 +127,7 @@ class WindowBatches(Dataset):
         sampler: of the vocabulary.
         mask_probability: share of the tokens to predict; the same number in each row.
         mask_all: replace each of them by [MASK] instead of 80%.
+        with_bag: also return the words of each row, which the first token predicts.
     """
 
     def __init__(
@@ -133,9 +140,11 @@ class WindowBatches(Dataset):
         seed: int,
         steps: int,
         mask_all: bool = False,
+        with_bag: bool = False,
     ):
         self.corpus, self.tokenizer, self.sampler, self.tokens = corpus, tokenizer, sampler, tokens
-        self.mask_probability, self.seed, self.steps, self.mask_all = mask_probability, seed, steps, mask_all
+        self.mask_probability, self.seed, self.steps = mask_probability, seed, steps
+        self.mask_all, self.with_bag = mask_all, with_bag
 
     def __len__(self) -> int:
         return self.steps
@@ -148,9 +157,18 @@ class WindowBatches(Dataset):
         ids[:, 0], ids[:, -1] = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         starts = rng.choice(self.corpus.starts, rows)
         ids[:, 1:-1] = self.corpus.ids[starts[:, None] + np.arange(length - 2)]
+        words = ids[:, 1:-1].copy()
         positions, targets = self._mask(ids, rng)
         batch = {"input_ids": torch.from_numpy(ids), "positions": torch.from_numpy(positions)}
-        return batch | self.sampler.draw(targets.reshape(-1), rng)
+        batch |= self.sampler.draw(targets.reshape(-1), rng)
+        return batch | ({"bag": self._bag(words, batch["candidates"])} if self.with_bag else {})
+
+    def _bag(self, words: np.ndarray, candidates: torch.Tensor) -> torch.Tensor:
+        """Indices of words among the candidates, -1 for other words and special tokens; both (rows, words)."""
+        index = np.full(len(self.tokenizer), -1)
+        index[candidates] = np.arange(len(candidates))
+        index[self.tokenizer.all_special_ids] = -1
+        return torch.from_numpy(index[words])
 
     def _mask(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Mask a fixed number of tokens of each row as in BERT: 80% become [MASK], 10% a random token, 10% are unchanged.
@@ -174,7 +192,7 @@ class WindowBatches(Dataset):
 
 
 class MiniMLMTrainer(ResumableTrainer):
-    loss_function = staticmethod(masked_lm_loss)
+    loss_function: Callable[..., torch.Tensor]
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         with self.accelerator.autocast():  # accelerate only wraps `model.forward`, which is not called here
@@ -297,6 +315,7 @@ def batches(
         "train_dataset": WindowBatches(
             *(training_part, tokenizer, sample, args.tokens_per_step, args.mlm_probability),
             *(training.seed, training.max_steps),
+            with_bag=args.bag_weight > 0,
         ),
         "eval_dataset": WindowBatches(held_out_part, tokenizer, everything, 4096, 0.15, 0, 16, mask_all=True),
     }
@@ -339,8 +358,8 @@ def main() -> None:
         data_collator=lambda batch: batch[0],
         processing_class=tokenizer,
     )
-    if args.compile_loss:
-        trainer.loss_function = torch.compile(masked_lm_loss, dynamic=False)
+    loss_function = partial(masked_lm_loss, bag_weight=args.bag_weight)
+    trainer.loss_function = torch.compile(loss_function, dynamic=False) if args.compile_loss else loss_function
     trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model()
     trainer.save_state()

@@ -54,6 +54,21 @@ def test_over_the_whole_vocabulary_the_loss_is_that_of_the_model(model, batch):
     torch.testing.assert_close(masked_lm_loss(model, **batch, **draw(0, targets.reshape(-1))), expected)
 
 
+def test_the_first_token_predicts_the_words_of_its_row(model, batch):
+    """By hand: the model's own scores at the first position, for each word in turn."""
+    targets = np.random.default_rng(1).integers(0, WORDS, (4, 3)).reshape(-1)
+    sample = draw(0, targets)
+    bag = torch.tensor([[3, 7, 7, -1], [1, -1, -1, -1], [-1, -1, -1, -1], [5, 6, 8, 9]])
+    alone = masked_lm_loss(model, **batch, **sample)
+    both = masked_lm_loss(model, **batch, **sample, bag=bag, bag_weight=0.5)
+    scores = model(input_ids=batch["input_ids"]).logits[:, 0][:, sample["candidates"]].log_softmax(-1)
+    rows = [
+        -np.mean([scores[row, word].item() for word in words if word >= 0] or [0.0]) for row, words in enumerate(bag)
+    ]
+    assert rows[2] == 0 and min(rows[0], rows[1], rows[3]) > 1
+    assert both.item() == pytest.approx(alone.item() + 0.5 * np.mean(rows), rel=1e-5)
+
+
 def test_sampled_words_stand_for_those_left_out():
     """If rare words have one score, the softmax's denominator over the candidates is that over the whole vocabulary."""
     scores = np.random.default_rng(2).normal(size=WORDS)
@@ -85,6 +100,31 @@ def test_each_row_has_as_many_masked_words_and_never_a_special_token():
         assert batch["positions"].min() > 0 and batch["positions"].max() < length - 1
 
 
+def test_the_bag_has_the_words_before_masking_that_are_candidates():
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(WORDS - 5))]
+    tokenizer = BertTokenizerFast(vocab={word: i for i, word in enumerate(vocab)})
+    ids = np.random.default_rng(3).integers(5, WORDS, 5000)
+    ids[::9] = tokenizer.sep_token_id
+    corpus = script.Corpus(ids.astype(np.uint16), np.arange(0, 4000, 7))
+    sampler = CandidateSampler.from_counts(np.bincount(ids, minlength=WORDS), 40)
+    without, with_bag = (
+        script.WindowBatches(corpus, tokenizer, sampler, 256, 0.2, seed=0, steps=3, with_bag=bag)
+        for bag in (False, True)
+    )
+    for step in range(3):
+        batch, plain = with_bag[step], without[step]
+        bag = batch.pop("bag").numpy()
+        assert batch.keys() == plain.keys() and all((batch[name] == plain[name]).all() for name in batch)
+        seen, candidates = batch["input_ids"][:, 1:-1].numpy(), batch["candidates"].numpy()
+        masked = np.zeros(bag.shape, dtype=bool)
+        np.put_along_axis(masked, batch["positions"].numpy() - 1, True, axis=1)
+        listed = np.isin(seen, candidates) & (seen >= 5)
+        assert ((bag >= 0) == listed)[~masked].all() and listed[~masked].any() and not listed[~masked].all()
+        assert (candidates[bag] == seen)[listed & ~masked].all()
+        answers = np.take_along_axis(bag, batch["positions"].numpy() - 1, axis=1).reshape(-1)
+        assert (answers == batch["labels"].numpy()).all()  # what is masked is in the bag too
+
+
 def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     monkeypatch.setattr(script, "DOCSTRING_PACKAGES", ("json",))
@@ -100,7 +140,18 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
     monkeypatch.setattr(script, "initialise_words", lambda *_: pytest.fail("the weights are in the checkpoint"))
     run(*sizes, "--output_dir", first, "--max_steps", 4)
     assert (first / "checkpoint-4").is_dir()
-    decay = ["--max_steps", 2, "--lr_scheduler_type", "linear", "--warmup_steps", 0, "--dropout", 0.1]
+    decay = [
+        "--max_steps",
+        2,
+        "--lr_scheduler_type",
+        "linear",
+        "--warmup_steps",
+        0,
+        "--dropout",
+        0.1,
+        "--bag_weight",
+        0.3,
+    ]
     run(*sizes, "--start_from", first, "--output_dir", final, *decay, "--export_dir", exported)
     model = BertForMaskedLM.from_pretrained(exported)
     assert model.dtype == torch.float16
