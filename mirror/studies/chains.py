@@ -17,7 +17,7 @@ from mirror.cmlm.options import PAPER_LENGTH
 from mirror.common.errors import InputError
 from mirror.evaluation.run import make_plan
 from mirror.studies.cells import Cell, Study
-from mirror.studies.plan import OWN_FLAGS, Job, cell_name, number
+from mirror.studies.plan import OWN_FLAGS, Job, cell_name, identity_of, number
 from mirror.studies.recipes import recipe_named
 from mirror.studies.setup import Flags, Setup, check_models
 from mirror.training.manifest import checksum, is_complete
@@ -75,7 +75,7 @@ class StageRun:
     def identity(self) -> dict:
         """All settings that a finished stage must share with this one to be reused: everything except paths."""
         paths = PATHS if self.is_first else PATHS | {"model_name_or_path"}
-        flags = {key: values for key, values in sorted(self.flags.items()) if key not in paths}
+        flags = identity_of(self.flags, paths)
         return {f"{self.stage.name}: run_cmlm.py": flags, f"{self.stage.name}: data": self.data}
 
     @property
@@ -98,10 +98,15 @@ class ChainJob(Job):
 
     @property
     def identity(self) -> dict:
-        commands = super().identity
+        return super().identity | {key: part for run in self.stages for key, part in run.identity.items()}
+
+    @property
+    def commands(self) -> dict[str, Flags]:
+        commands = super().commands
         if self.stages:  # the model is named by the stages
-            commands["run_eval.py"].pop("model_name_or_path")
-        return commands | {key: part for run in self.stages for key, part in run.identity.items()}
+            flags = {key: values for key, values in commands["run_eval.py"].items() if key != "model_name_or_path"}
+            commands["run_eval.py"] = flags
+        return commands
 
 
 def is_chain_study(study: Study) -> bool:

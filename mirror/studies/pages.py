@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mirror.common.atomic_files import atomic_write_text, make_output_folder
@@ -137,7 +137,9 @@ def format_page(study: Study, bases: Sequence[Base]) -> str:
     for base in bases:
         figure = figure_name(study, base, ".png")
         parts += [f"## {base.name}\n", f"    {base.facts['command']}\n", f"![{study.title}, {base.name}]({figure})\n"]
-        parts += [format_scores(study, base.records, base.facts["published"]), base.facts["notes"]]
+        rows = {record["row"] for record in base.records}
+        done = replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows))
+        parts += [format_scores(done, base.records, base.facts["published"]), base.facts["notes"]]
     return "\n".join(parts)
 
 

@@ -16,7 +16,7 @@ from mirror.evaluation.run import make_plan
 from mirror.modeling.checkpoint_settings import checkpoint_settings
 from mirror.studies.cells import RATE, Cell, Study
 from mirror.studies.recipes import recipe_named
-from mirror.studies.setup import Flags, Setup, check_models, corpus_facts, how_to_make, model_type
+from mirror.studies.setup import Flags, Setup, check_models, corpus_facts, folder_content, how_to_make, model_type
 from mirror.training.config import MirrorConfig
 from mirror.training.levels import CLS_FAMILIES, LEVELS, default_learning_rate, default_pooling
 
@@ -49,16 +49,25 @@ class Job:
     @property
     def identity(self) -> dict:
         """All settings that a finished cell must share with this job to be reused: everything except paths."""
+        return {script: identity_of(flags, PATHS) for script, flags in self.commands.items()} | {
+            "corpora": self.corpora
+        }
+
+    @property
+    def commands(self) -> dict[str, Flags]:
+        """The flags of each script that belong to the identity."""
         commands = {"run_mirror.py": self.train, "run_eval.py": self.evaluate}
         if self.train_second:
             commands["second run_mirror.py"] = self.train_second
         if self.train:  # what is scored is what the cell trains, in its own folder
             commands["run_eval.py"] = {key: values for key, values in self.evaluate.items() if key not in MODELS}
-        flags = {
-            script: {key: values for key, values in sorted(given.items()) if key not in PATHS}
-            for script, given in commands.items()
-        }
-        return flags | {"corpora": self.corpora}
+        return commands
+
+
+def identity_of(flags: Flags, without: set[str]) -> Flags:
+    """Return flags without some of them, in order; a model that is a folder is named by its content."""
+    kept = {key: values for key, values in sorted(flags.items()) if key not in without}
+    return {key: list(map(folder_content, values)) if key in MODELS else values for key, values in kept.items()}
 
 
 def make_jobs(study: Study, setup: Setup) -> tuple[list[Job], list[str]]:

@@ -114,6 +114,17 @@ def model_type(model: str, flag: str = "--model_name_or_path ") -> str:
         raise InputError(f"{flag}{model}: {one_line(error, 200)}") from error
 
 
+@cache
+def folder_content(model: str) -> str:
+    """Return a hash of the files of a local model, whatever its path; a Hub id as it is."""
+    if not Path(model).is_dir():
+        return model
+    digest = hashlib.sha256()
+    for path in sorted(path for path in Path(model).rglob("*") if path.is_file()):
+        digest.update(f"{path.relative_to(model)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
 def how_to_make(corpus: str) -> str:
     """Return which script creates a missing corpus."""
     script = next((script for part, script in CORPUS_SCRIPTS if part in corpus), "sample_sentences.py")

@@ -53,14 +53,14 @@ def _place(job: Job, folder: Path) -> Path | None:
     )
     if data is None:
         return None
-    identity = {part: _with_contents(flags) for part, flags in job.identity.items()}
+    identity = {part: _with_commits(flags) for part, flags in job.identity.items()}
     content = json.dumps([identity, data, versions()], sort_keys=True)
     return folder / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
 
 
-def _with_contents(flags: Mapping[str, object]) -> dict:
-    """Replace the names of models by their content."""
-    return {key: list(map(_model_content, values)) if key in MODELS else values for key, values in flags.items()}
+def _with_commits(flags: Mapping[str, object]) -> dict:
+    """Replace Hub ids by their commit; folders are named by their content already."""
+    return {key: list(map(_commit, values)) if key in MODELS else values for key, values in flags.items()}
 
 
 @cache
@@ -72,11 +72,5 @@ def _data(tasks: tuple[str, ...], data_dir: Path, options: Options) -> dict[str,
 
 
 @cache
-def _model_content(model: str) -> str:
-    """Return the commit of a Hub id, or a hash of the files in a folder."""
-    if not Path(model).is_dir():
-        return AutoConfig.from_pretrained(model)._commit_hash or model
-    digest = hashlib.sha256()
-    for path in sorted(path for path in Path(model).rglob("*") if path.is_file()):
-        digest.update(f"{path.relative_to(model)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return digest.hexdigest()
+def _commit(model: str) -> str:
+    return model if model.startswith("sha256:") else AutoConfig.from_pretrained(model)._commit_hash or model

@@ -115,6 +115,7 @@ def test_a_study_without_the_rows_or_without_conclusions_says_so(studies, tmp_pa
     lacking = write_results(tmp_path / "weak/small", notes="- Left out of after: no corpus texts.txt\n- other\n")
     make_pages(monkeypatch, tmp_path / "docs", lacking, write_results(tmp_path / "weak/other", "other"))
     page = (tmp_path / "docs/small.md").read_text()
+    assert "| before | 0.1000 |" in page and "| after" not in page  # no empty rows
     assert "**Verdict.** not testable here: Left out of after: no corpus texts.txt\n" in page
     assert "**Here.** No two rows that the paper compares have scores.\n" in page
     assert "**Verdict.** not in the paper\n" in (tmp_path / "docs/other.md").read_text()

@@ -181,7 +181,7 @@ def test_a_cell_that_two_studies_share_is_run_once(bert_folder, fakes, monkeypat
 
     (moved / "another_file").touch()
     (fakes / "data/mirror_corpus/texts.txt").write_text("other\ntexts\n")
-    for function in (plan.corpus_facts, shared_cells._model_content):
+    for function in (plan.corpus_facts, plan.folder_content):
         function.cache_clear()  # as in a new process
     study(monkeypatch, fakes, bert_folder, *cache, "--output_dir", fakes / "other corpus")
     assert len(calls(fakes)) == 5  # the base model is the same
@@ -206,6 +206,20 @@ def test_a_study_goes_on_in_a_folder_that_was_moved(bert_folder, fakes, monkeypa
     (fakes / "out").rename(fakes / "elsewhere")
     study(monkeypatch, fakes, bert_folder, "--seeds", 33, "--output_dir", fakes / "elsewhere")
     assert len(calls(fakes)) == 3
+
+
+def test_a_model_is_known_by_its_content(bert_folder, fakes, monkeypatch):
+    """From another clone, by another path; but not with other weights under the same path."""
+    moved = shutil.copytree(bert_folder, fakes / "moved")
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33)
+    study(monkeypatch, fakes, moved, "--seeds", 33)
+    monkeypatch.chdir(fakes)
+    study(monkeypatch, fakes, "moved", "--seeds", 33)
+    assert len(calls(fakes)) == 3
+    (moved / "model.safetensors").write_bytes(b"other weights")
+    plan.folder_content.cache_clear()  # as in a new process
+    with pytest.raises(InputError, match="was created with another --model_name_or_path"):
+        study(monkeypatch, fakes, moved, "--seeds", 33)
 
 
 KILLED = "import os, signal\nos.kill({}, signal.SIGKILL)"
