@@ -119,9 +119,9 @@ def test_an_edited_card_stays_and_an_unedited_one_keeps_its_name(
     out = tmp_path / "out"
     train(monkeypatch, bert_folder, sentences, out)
     write_card(out, "me/mine")
-    run(monkeypatch, out, "--onnx")
+    run(monkeypatch, out, "--onnx", "--texts", tmp_path / "texts.txt")
     assert "# me/mine" in (out / "README.md").read_text()
     (out / "README.md").write_text((out / "README.md").read_text() + "\nMine.\n")
-    run(monkeypatch, out, "--onnx")
+    run(monkeypatch, out, "--onnx", "--texts", tmp_path / "texts.txt")
     assert (out / "README.md").read_text().endswith("Mine.\n")
     assert "README.md was edited, so it stays as it is" in capsys.readouterr().err
