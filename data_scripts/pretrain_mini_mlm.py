@@ -156,8 +156,8 @@ class WindowBatches(Dataset):
         ids = np.empty((rows, length), dtype=np.int64)
         ids[:, 0], ids[:, -1] = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         starts = rng.choice(self.corpus.starts, rows)
-        ids[:, 1:-1] = self.corpus.ids[starts[:, None] + np.arange(length - 2)]
-        words = ids[:, 1:-1].copy()
+        words = self.corpus.ids[starts[:, None] + np.arange(length - 2)]
+        ids[:, 1:-1] = words
         positions, targets = self._mask(ids, rng)
         batch = {"input_ids": torch.from_numpy(ids), "positions": torch.from_numpy(positions)}
         batch |= self.sampler.draw(targets.reshape(-1), rng)

@@ -41,6 +41,16 @@ def draw(size: int, targets: np.ndarray, seed: int = 0) -> dict[str, torch.Tenso
     return CandidateSampler.from_counts(counts, size).draw(targets, np.random.default_rng(seed))
 
 
+def window_batches(num_candidates: int, separator_every: int, **options) -> script.WindowBatches:
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(WORDS - 5))]
+    tokenizer = BertTokenizerFast(vocab={word: i for i, word in enumerate(vocab)})
+    ids = np.random.default_rng(3).integers(5, WORDS, 5000)
+    ids[::separator_every] = tokenizer.sep_token_id
+    sampler = CandidateSampler.from_counts(np.bincount(ids, minlength=WORDS), num_candidates)
+    corpus = script.Corpus(ids.astype(np.uint16), np.arange(0, 4000, 7))
+    return script.WindowBatches(corpus, tokenizer, sampler, 256, 0.2, seed=0, steps=6, **options)
+
+
 def test_hidden_states_are_those_of_the_model(model, batch):
     whole = model.bert(input_ids=batch["input_ids"]).last_hidden_state
     expected = torch.stack([row[at] for row, at in zip(whole, batch["positions"], strict=True)])
@@ -85,13 +95,7 @@ def test_sampled_words_stand_for_those_left_out():
 
 
 def test_each_row_has_as_many_masked_words_and_never_a_special_token():
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(WORDS - 5))]
-    tokenizer = BertTokenizerFast(vocab={word: i for i, word in enumerate(vocab)})
-    ids = np.random.default_rng(3).integers(5, WORDS, 5000)
-    ids[::40] = tokenizer.sep_token_id
-    sampler = CandidateSampler.from_counts(np.bincount(ids, minlength=WORDS), 0)
-    corpus = script.Corpus(ids.astype(np.uint16), np.arange(0, 4000, 7))
-    batches = script.WindowBatches(corpus, tokenizer, sampler, 256, 0.2, seed=0, steps=6)
+    batches = window_batches(num_candidates=0, separator_every=40)
     for batch in (batches[index] for index in range(len(batches))):
         rows, length = batch["input_ids"].shape
         assert rows * length == 256
@@ -101,16 +105,7 @@ def test_each_row_has_as_many_masked_words_and_never_a_special_token():
 
 
 def test_the_bag_has_the_words_before_masking_that_are_candidates():
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(WORDS - 5))]
-    tokenizer = BertTokenizerFast(vocab={word: i for i, word in enumerate(vocab)})
-    ids = np.random.default_rng(3).integers(5, WORDS, 5000)
-    ids[::9] = tokenizer.sep_token_id
-    corpus = script.Corpus(ids.astype(np.uint16), np.arange(0, 4000, 7))
-    sampler = CandidateSampler.from_counts(np.bincount(ids, minlength=WORDS), 40)
-    without, with_bag = (
-        script.WindowBatches(corpus, tokenizer, sampler, 256, 0.2, seed=0, steps=3, with_bag=bag)
-        for bag in (False, True)
-    )
+    without, with_bag = (window_batches(num_candidates=40, separator_every=9, with_bag=bag) for bag in (False, True))
     for step in range(3):
         batch, plain = with_bag[step], without[step]
         bag = batch.pop("bag").numpy()
@@ -140,18 +135,8 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
     monkeypatch.setattr(script, "initialise_words", lambda *_: pytest.fail("the weights are in the checkpoint"))
     run(*sizes, "--output_dir", first, "--max_steps", 4)
     assert (first / "checkpoint-4").is_dir()
-    decay = [
-        "--max_steps",
-        2,
-        "--lr_scheduler_type",
-        "linear",
-        "--warmup_steps",
-        0,
-        "--dropout",
-        0.1,
-        "--bag_weight",
-        0.3,
-    ]
+    decay = [*("--max_steps", 2, "--lr_scheduler_type", "linear", "--warmup_steps", 0), *("--dropout", 0.1)]
+    decay += ["--bag_weight", 0.3]
     run(*sizes, "--start_from", first, "--output_dir", final, *decay, "--export_dir", exported)
     model = BertForMaskedLM.from_pretrained(exported)
     assert model.dtype == torch.float16

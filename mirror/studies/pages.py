@@ -15,6 +15,7 @@ import json
 import re
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -161,8 +162,9 @@ def format_verdict(study: Study, bases: Sequence[Base]) -> str:
     """Return the verdict over all base models: agrees, agrees in part, does not agree, or not testable here."""
     judgements = [judgement for base in bases for _, judgement in judged_claims(study, base.scores).values()]
     if not judgements:
-        lacking = sorted({line for base in bases for line in base.facts["notes"].splitlines() if "eft out of" in line})
-        return f"{NOT_TESTABLE}: {' '.join(line.removeprefix('- ') for line in lacking) or 'no scores'}"
+        notes = {line.removeprefix("- ") for base in bases for line in base.facts["notes"].splitlines()}
+        lacking = sorted(note for note in notes if note.startswith("Left out of"))
+        return f"{NOT_TESTABLE}: {' '.join(lacking) or 'no scores'}"
     return f"{verdict(judgements)} ({count(judgements)})"
 
 
@@ -214,9 +216,9 @@ def format_overview(folder: Path) -> str:
             text = path.read_text(encoding="utf-8")
             verdicts.append(paragraph(text, "Verdict"))
             lines.append(f"| [{name}]({name}.md) | {paragraph(text, 'The paper')} | {verdicts[-1]} |")
-    kinds = [re.split(r"[:(]", text)[0].strip() for text in verdicts]
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(sorted(kinds)))
-    return "\n".join([f"{len(kinds)} pages: {counts}.", "", *lines, ""])
+    kinds = Counter(re.split(r"[:(]", text)[0].strip() for text in verdicts)
+    counts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+    return "\n".join([f"{len(verdicts)} pages: {counts}.", "", *lines, ""])
 
 
 def paragraph(text: str, name: str) -> str:
