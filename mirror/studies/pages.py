@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -58,21 +58,21 @@ class Base:
 
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    folders = [Path(folder) for folder in args.folders]
-    by_study: dict[str, list[Path]] = {}
-    for folder in folders:
-        by_study.setdefault(read_facts(folder)["study"], []).append(folder)
-    contents = {name: read_bases(find_study(name), of_study) for name, of_study in by_study.items()}
+    by_study: dict[str, dict[Path, dict]] = {}
+    for folder in map(Path, args.folders):
+        facts = read_facts(folder)
+        by_study.setdefault(facts["study"], {})[folder] = facts
+    studies = [find_study(name) for name in by_study]
+    contents = [(study, read_bases(study, by_study[study.name])) for study in studies]
     readme = Path(args.output_dir) / "README.md"
     if readme.exists():
         split_readme(readme)
     output_dir = make_output_folder(args.output_dir)
-    for name, bases in contents.items():
-        study = find_study(name)
+    for study, bases in contents:
         for base in bases:
             for figure in base.folder.glob("figure.[ps][nv]g"):
                 shutil.copyfile(figure, output_dir / figure_name(study, base, figure.suffix))
-        path = output_dir / f"{name}.md"
+        path = output_dir / f"{study.name}.md"
         atomic_write_text(path, format_page(study, bases) + remarks_of(path))
     if readme.exists():
         before, after = split_readme(readme)
@@ -103,15 +103,17 @@ def read_facts(folder: Path) -> dict:
         raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished") from error
 
 
-def read_bases(study: Study, folders: Sequence[Path]) -> list[Base]:
+def read_bases(study: Study, folders: Mapping[Path, dict]) -> list[Base]:
     """Read the results of a study with one or more base models.
+
+    Args:
+        folders: output folder of run_study.py -> its study.json.
 
     Raises:
         InputError: two models have the same name, which would be that of one figure.
     """
     bases: dict[str, Base] = {}
-    for folder in folders:
-        facts = read_facts(folder)
+    for folder, facts in folders.items():
         records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
         records = [record for record in records if record["row"] in study.rows]
         name = Path(facts["model"]).name
@@ -140,7 +142,7 @@ def format_page(study: Study, bases: Sequence[Base]) -> str:
         parts += [f"## {base.name}\n", f"    {base.facts['command']}\n", f"![{study.title}, {base.name}]({figure})\n"]
         rows = {record["row"] for record in base.records}
         done = replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows))
-        parts += [format_scores(done, base.records, base.facts["published"]), base.facts["notes"]]
+        parts += [format_scores(done, base.records, base.scores, base.facts["published"]), base.facts["notes"]]
     return "\n".join(parts)
 
 

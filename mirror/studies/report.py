@@ -14,7 +14,7 @@ from mirror.studies.claims import format_claims
 from mirror.studies.figures import draw
 from mirror.studies.own_text import format_choices, format_correlations, format_runs
 from mirror.studies.plan import Setup, as_arguments
-from mirror.studies.table import Beside, best_row, collect, format_csv, format_table, published_beside
+from mirror.studies.table import Beside, Scores, best_row, collect, format_csv, format_table, published_beside
 
 
 FACTS = "study.json"  # what `mirror.studies.pages` needs besides the cells
@@ -38,7 +38,7 @@ def write_table(
     if not done:
         return ""
     scores, beside = collect(study, done), published_beside(study, setup.checkpoint_of)
-    table = format_scores(study, done, beside) + format_claims(study, scores, beside)
+    table = format_scores(study, done, scores, beside) + format_claims(study, scores, beside)
     unfinished = [name for name, record in records.items() if record is None]
     run_on = dict.fromkeys(record["run_on"] for record in done if record.get("run_on"))
     notes = _notes(study, setup, scores, unfinished, [*run_on, *left_out])
@@ -50,11 +50,11 @@ def write_table(
     return table
 
 
-def format_scores(study: Study, records: Sequence[dict], beside: Beside) -> str:
+def format_scores(study: Study, records: Sequence[dict], scores: Scores, beside: Beside) -> str:
     """Format the scores of finished cells as one or more Markdown tables."""
     if study.figure == "own_text":
         return "\n".join(form(study, records) for form in (format_correlations, format_choices, format_runs))
-    return format_table(study, collect(study, records), beside)
+    return format_table(study, scores, beside)
 
 
 def write_figure(study: Study, setup: Setup, records: Mapping[str, dict | None]) -> None:
