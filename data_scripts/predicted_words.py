@@ -16,6 +16,11 @@ from torch.nn import functional as F
 from transformers import BertForMaskedLM
 from transformers.models.bert.modeling_bert import BertLayer
 
+from mirror.training.losses import info_nce
+
+
+NEIGHBOR_TEMPERATURE = 0.05
+
 
 @dataclass
 class CandidateSampler:
@@ -60,16 +65,27 @@ class CandidateSampler:
         return {name: torch.from_numpy(values) for name, values in columns.items()}
 
 
-def masked_lm_loss(
-    model: BertForMaskedLM, input_ids, positions, candidates, log_weights, labels, bag=None, bag_weight: float = 0.0
+def pretraining_loss(
+    model: BertForMaskedLM,
+    input_ids,
+    positions,
+    candidates,
+    log_weights,
+    labels,
+    bag=None,
+    bag_weight: float = 0.0,
+    neighbor_weight: float = 0.0,
 ) -> Tensor:
-    """Mean cross-entropy of the masked words among the candidates.
+    """Mean cross-entropy of the masked words among the candidates, and up to two losses of whole rows.
 
     With `bag` the first token predicts all words of its row as well, so that its vector stands for the text (Ma et al. 2024,
-    arXiv 2401.11248, have this head for passages): the mean over the rows, times `bag_weight`, is added.
+    arXiv 2401.11248, have this head for passages): the mean over the rows, times `bag_weight`, is added. With
+    `neighbor_weight` a model in training also tells by the mean of a row's vectors which other row is the text beside it
+    (Logeswaran & Lee 2018, QuickThought, with the `info_nce` of Mirror-BERT).
 
     Args:
-        input_ids: (rows, length), without padding.
+        input_ids: (rows, length), without padding. With `neighbor_weight`, row i of the first half is the neighbour of row i
+            of the second.
         positions: masked positions of each row, (rows, masked of a row).
         candidates: word ids, (candidates,).
         log_weights: (candidates,), added to the scores.
@@ -79,11 +95,20 @@ def masked_lm_loss(
     first = 0 if bag is None else 1
     if first:
         positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
-    hidden = model.cls.predictions.transform(hidden_at(model, input_ids, positions))
+    neighbors = 0.0
+    if neighbor_weight and model.training:  # the rows of an evaluation are no pairs
+        everywhere = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+        states = hidden_at(model, input_ids, everywhere)
+        neighbors = neighbor_weight * info_nce(*states.mean(dim=1).chunk(2), NEIGHBOR_TEMPERATURE)
+        states = at(positions, states)
+    else:
+        states = hidden_at(model, input_ids, positions)
+    hidden = model.cls.predictions.transform(states)
     words = model.get_output_embeddings()
     scores = F.linear(hidden, words.weight[candidates]).float() + (words.bias[candidates] + log_weights)
     loss = F.cross_entropy(scores[:, first:].flatten(0, 1), labels)  # of (rows * masked of a row, candidates)
-    return loss if bag is None else loss + bag_weight * bag_of_words_loss(scores[:, 0], bag)
+    bags = 0.0 if bag is None else bag_weight * bag_of_words_loss(scores[:, 0], bag)
+    return loss + bags + neighbors
 
 
 def bag_of_words_loss(scores: Tensor, bag: Tensor) -> Tensor:
@@ -112,7 +137,12 @@ def hidden_at(model: BertForMaskedLM, input_ids: Tensor, positions: Tensor) -> T
     *layers, last = model.bert.encoder.layer
     for layer in layers:
         hidden = apply_layer(layer, hidden, hidden)
-    return apply_layer(last, hidden.gather(1, positions.unsqueeze(-1).expand(-1, -1, hidden.shape[-1])), hidden)
+    return apply_layer(last, at(positions, hidden), hidden)
+
+
+def at(positions: Tensor, states: Tensor) -> Tensor:
+    """Rows (rows, positions, H) of `states` (rows, length, H)."""
+    return states.gather(1, positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
 
 
 def apply_layer(layer: BertLayer, hidden: Tensor, context: Tensor) -> Tensor:

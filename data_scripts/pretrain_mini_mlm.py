@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from sklearn.decomposition import TruncatedSVD
 from tokenizers import BertWordPieceTokenizer
-from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
     BertForMaskedLM,
@@ -43,8 +42,9 @@ from transformers import (
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from data_scripts.predicted_words import CandidateSampler, masked_lm_loss
+from data_scripts.predicted_words import CandidateSampler, pretraining_loss
 from data_scripts.pretraining_card import start_history, write_card
+from data_scripts.pretraining_windows import LENGTHS, Corpus, WindowBatches
 from mirror.common.errors import InputError, run_main
 from mirror.data.docstring_corpus import collect, pretraining_paragraphs
 from mirror.training.manifest import last_complete_checkpoint
@@ -53,8 +53,6 @@ from mirror.training.resumable import ResumableTrainer
 
 logger = logging.getLogger(__name__)
 
-# Sequence length -> share of the steps. Most texts that users encode are short, so most sequences are.
-LENGTHS = {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1}
 HELD_OUT_BLOCK, HELD_OUT_EVERY = 4096, 100  # tokens; every hundredth block of them is held out
 DOCSTRING_PACKAGES = (
     *("stdlib", "numpy", "scipy", "pandas", "sklearn", "matplotlib", "networkx", "torch", "transformers", "sympy"),
@@ -92,6 +90,13 @@ class MiniMLMArguments:
         default=0.0,
         metadata={"help": "Weight of the loss of the first token, which predicts all words of its row; 0: none."},
     )
+    neighbor_weight: float = field(
+        default=0.0,
+        metadata={
+            "help": "Weight of InfoNCE between the mean vectors of a window and of the text after it; 0: none. Rows then "
+            "come in pairs."
+        },
+    )
     dropout: float = field(default=0.0, metadata={"help": "Dropout of the hidden states and of the attention."})
     export_dir: str | None = field(
         default=None, metadata={"help": "Also save the model here, in float16 and with dropout for fine-tuning."}
@@ -99,96 +104,6 @@ class MiniMLMArguments:
     compile_loss: bool = field(
         default=False, metadata={"help": "Compile the forward pass with torch.compile: about 1.15x faster."}
     )
-
-
-@dataclass
-class Corpus:
-    """All texts as one sequence of token ids, and the positions where sentences start."""
-
-    ids: np.ndarray  # (tokens,) uint16
-    starts: np.ndarray  # (sentences,) int64
-
-    @classmethod
-    def load(cls, folder: Path) -> Corpus:
-        return cls(np.load(folder / "ids.npy"), np.load(folder / "starts.npy"))
-
-    def save(self, folder: Path) -> None:
-        """Write both files; `starts.npy` is renamed into place last, so if it exists the folder is complete."""
-        np.save(folder / "ids.npy", self.ids)
-        np.save(folder / "_starts.npy", self.starts)
-        (folder / "_starts.npy").replace(folder / "starts.npy")
-
-
-class WindowBatches(Dataset):
-    """Dataset of batches: item i is a batch of masked windows of one length, determined only by (seed, i).
-
-    Args:
-        corpus: its sentence starts are those where windows may begin.
-        sampler: of the vocabulary.
-        mask_probability: share of the tokens to predict; the same number in each row.
-        mask_all: replace each of them by [MASK] instead of 80%.
-        with_bag: also return the words of each row, which the first token predicts.
-    """
-
-    def __init__(
-        self,
-        corpus: Corpus,
-        tokenizer: BertTokenizerFast,
-        sampler: CandidateSampler,
-        tokens: int,
-        mask_probability: float,
-        seed: int,
-        steps: int,
-        mask_all: bool = False,
-        with_bag: bool = False,
-    ):
-        self.corpus, self.tokenizer, self.sampler, self.tokens = corpus, tokenizer, sampler, tokens
-        self.mask_probability, self.seed, self.steps = mask_probability, seed, steps
-        self.mask_all, self.with_bag = mask_all, with_bag
-
-    def __len__(self) -> int:
-        return self.steps
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        rng = np.random.default_rng([self.seed, index])
-        length = int(rng.choice(list(LENGTHS), p=list(LENGTHS.values())))
-        rows = self.tokens // length
-        ids = np.empty((rows, length), dtype=np.int64)
-        ids[:, 0], ids[:, -1] = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
-        starts = rng.choice(self.corpus.starts, rows)
-        words = self.corpus.ids[starts[:, None] + np.arange(length - 2)]
-        ids[:, 1:-1] = words
-        positions, targets = self._mask(ids, rng)
-        batch = {"input_ids": torch.from_numpy(ids), "positions": torch.from_numpy(positions)}
-        batch |= self.sampler.draw(targets.reshape(-1), rng)
-        return batch | ({"bag": self._bag(words, batch["candidates"])} if self.with_bag else {})
-
-    def _bag(self, words: np.ndarray, candidates: torch.Tensor) -> torch.Tensor:
-        """Indices of words among the candidates, -1 for other words and special tokens; both (rows, words)."""
-        index = np.full(len(self.tokenizer), -1)
-        index[candidates] = np.arange(len(candidates))
-        index[self.tokenizer.all_special_ids] = -1
-        return torch.from_numpy(index[words])
-
-    def _mask(self, ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Mask a fixed number of tokens of each row as in BERT: 80% become [MASK], 10% a random token, 10% are unchanged.
-
-        Args:
-            ids: (rows, length); modified in place.
-
-        Returns:
-            Positions and targets of the prediction, both (rows, masked).
-        """
-        noise = rng.random(ids.shape)
-        noise[np.isin(ids, self.tokenizer.all_special_ids)] = 2.0
-        masked = max(1, round(self.mask_probability * ids.shape[1]))
-        positions = np.argpartition(noise, masked, axis=1)[:, :masked]
-        targets = np.take_along_axis(ids, positions, axis=1)
-        choice = np.zeros(targets.shape) if self.mask_all else rng.random(targets.shape)
-        random_ids = rng.integers(5, len(self.tokenizer), targets.shape)
-        shown = np.where(choice < 0.8, self.tokenizer.mask_token_id, np.where(choice < 0.9, random_ids, targets))
-        np.put_along_axis(ids, positions, shown, axis=1)
-        return positions, targets
 
 
 class MiniMLMTrainer(ResumableTrainer):
@@ -316,6 +231,7 @@ def batches(
             *(training_part, tokenizer, sample, args.tokens_per_step, args.mlm_probability),
             *(training.seed, training.max_steps),
             with_bag=args.bag_weight > 0,
+            with_neighbors=args.neighbor_weight > 0,
         ),
         "eval_dataset": WindowBatches(held_out_part, tokenizer, everything, 4096, 0.15, 0, 16, mask_all=True),
     }
@@ -358,7 +274,7 @@ def main() -> None:
         data_collator=lambda batch: batch[0],
         processing_class=tokenizer,
     )
-    loss_function = partial(masked_lm_loss, bag_weight=args.bag_weight)
+    loss_function = partial(pretraining_loss, bag_weight=args.bag_weight, neighbor_weight=args.neighbor_weight)
     trainer.loss_function = torch.compile(loss_function, dynamic=False) if args.compile_loss else loss_function
     trainer.train(resume_from_checkpoint=resumed)
     trainer.save_model()

@@ -11,8 +11,9 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from data_scripts import pretrain_mini_mlm as script
-from data_scripts.predicted_words import CandidateSampler, hidden_at, masked_lm_loss
+from data_scripts.predicted_words import CandidateSampler, hidden_at, pretraining_loss
 from data_scripts.pretraining_card import learning_curve, read_history
+from data_scripts.pretraining_windows import Corpus, WindowBatches
 from mirror.common.errors import InputError
 
 
@@ -41,14 +42,14 @@ def draw(size: int, targets: np.ndarray, seed: int = 0) -> dict[str, torch.Tenso
     return CandidateSampler.from_counts(counts, size).draw(targets, np.random.default_rng(seed))
 
 
-def window_batches(num_candidates: int, separator_every: int, **options) -> script.WindowBatches:
+def window_batches(num_candidates: int, separator_every: int, **options) -> WindowBatches:
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(WORDS - 5))]
     tokenizer = BertTokenizerFast(vocab={word: i for i, word in enumerate(vocab)})
     ids = np.random.default_rng(3).integers(5, WORDS, 5000)
     ids[::separator_every] = tokenizer.sep_token_id
     sampler = CandidateSampler.from_counts(np.bincount(ids, minlength=WORDS), num_candidates)
-    corpus = script.Corpus(ids.astype(np.uint16), np.arange(0, 4000, 7))
-    return script.WindowBatches(corpus, tokenizer, sampler, 256, 0.2, seed=0, steps=6, **options)
+    corpus = Corpus(ids.astype(np.uint16), np.arange(0, 4000, 7))
+    return WindowBatches(corpus, tokenizer, sampler, 256, 0.2, seed=0, steps=6, **options)
 
 
 def test_hidden_states_are_those_of_the_model(model, batch):
@@ -61,7 +62,7 @@ def test_over_the_whole_vocabulary_the_loss_is_that_of_the_model(model, batch):
     targets = np.random.default_rng(1).integers(0, WORDS, (4, 3))
     labels = torch.full((4, 16), -100).scatter(1, batch["positions"], torch.from_numpy(targets))
     expected = model(input_ids=batch["input_ids"], labels=labels).loss
-    torch.testing.assert_close(masked_lm_loss(model, **batch, **draw(0, targets.reshape(-1))), expected)
+    torch.testing.assert_close(pretraining_loss(model, **batch, **draw(0, targets.reshape(-1))), expected)
 
 
 def test_the_first_token_predicts_the_words_of_its_row(model, batch):
@@ -69,14 +70,41 @@ def test_the_first_token_predicts_the_words_of_its_row(model, batch):
     targets = np.random.default_rng(1).integers(0, WORDS, (4, 3)).reshape(-1)
     sample = draw(0, targets)
     bag = torch.tensor([[3, 7, 7, -1], [1, -1, -1, -1], [-1, -1, -1, -1], [5, 6, 8, 9]])
-    alone = masked_lm_loss(model, **batch, **sample)
-    both = masked_lm_loss(model, **batch, **sample, bag=bag, bag_weight=0.5)
+    alone = pretraining_loss(model, **batch, **sample)
+    both = pretraining_loss(model, **batch, **sample, bag=bag, bag_weight=0.5)
     scores = model(input_ids=batch["input_ids"]).logits[:, 0][:, sample["candidates"]].log_softmax(-1)
     rows = [
         -np.mean([scores[row, word].item() for word in words if word >= 0] or [0.0]) for row, words in enumerate(bag)
     ]
     assert rows[2] == 0 and min(rows[0], rows[1], rows[3]) > 1
     assert both.item() == pytest.approx(alone.item() + 0.5 * np.mean(rows), rel=1e-5)
+
+
+def test_the_mean_of_a_row_finds_the_text_beside_it(model, batch):
+    """By hand: NT-Xent over the model's own mean vectors, in training only."""
+    targets = np.random.default_rng(1).integers(0, WORDS, (4, 3)).reshape(-1)
+    sample = draw(0, targets)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    alone = pretraining_loss(model, **batch, **sample)
+    assert pretraining_loss(model, **batch, **sample, neighbor_weight=0.5) == alone  # an evaluation has no pairs
+    both = pretraining_loss(model.train(), **batch, **sample, neighbor_weight=0.5)
+    vectors = model.bert(input_ids=batch["input_ids"]).last_hidden_state.mean(dim=1)
+    cosines = torch.nn.functional.normalize(vectors, dim=-1) @ torch.nn.functional.normalize(vectors, dim=-1).T
+    losses = []
+    for row, neighbor in ((0, 2), (1, 3), (2, 0), (3, 1)):
+        others = [cosines[row, other] / 0.05 for other in range(4) if other != row]
+        losses.append(torch.stack(others).logsumexp(0) - cosines[row, neighbor] / 0.05)
+    neighbors = torch.stack(losses).mean()
+    assert neighbors > 0.1
+    torch.testing.assert_close(both, alone + 0.5 * neighbors)
+    gradients = [
+        torch.autograd.grad(loss, model.bert.encoder.layer[0].output.dense.weight, retain_graph=True)[0]
+        for loss in (both, alone, neighbors)
+    ]
+    assert all(gradient.abs().max() > 1e-4 for gradient in gradients)
+    torch.testing.assert_close(gradients[0], gradients[1] + 0.5 * gradients[2])
 
 
 def test_sampled_words_stand_for_those_left_out():
@@ -120,6 +148,25 @@ def test_the_bag_has_the_words_before_masking_that_are_candidates():
         assert (answers == batch["labels"].numpy()).all()  # what is masked is in the bag too
 
 
+def test_neighbors_begin_at_the_first_sentence_after_the_text():
+    batches = window_batches(num_candidates=0, separator_every=40, with_neighbors=True)
+    starts = batches.corpus.starts  # 0, 7, 14, ... 3,997
+    for words, distance in ((14, 14), (15, 21), (30, 35)):
+        first, second = np.split(batches._pairs(200, words, np.random.default_rng(words)), 2)
+        assert (second == first + distance).all() and len(np.unique(first)) > 100
+        assert np.isin(first, starts).all() and second.max() <= starts[-1]
+    for batch in (batches[index] for index in range(len(batches))):
+        rows, length = batch["input_ids"].shape
+        assert rows % 2 == 0 and rows * length == 256
+        shown = batch["input_ids"].clone().scatter_(1, batch["positions"], -1)[:, 1:-1].numpy()  # -1: perhaps changed
+        for row, neighbor in zip(*np.split(shown, 2), strict=True):
+            gap = -(-(length - 2) // 7) * 7
+            texts = [np.concatenate([batches.corpus.ids[at : at + length - 2] for at in (start, start + gap)])
+                     for start in starts[starts + gap <= starts[-1]]]  # fmt: skip
+            seen = np.concatenate([row, neighbor])
+            assert any((text == seen)[seen >= 0].all() for text in texts)
+
+
 def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     monkeypatch.setattr(script, "DOCSTRING_PACKAGES", ("json",))
@@ -136,7 +183,7 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
     run(*sizes, "--output_dir", first, "--max_steps", 4)
     assert (first / "checkpoint-4").is_dir()
     decay = [*("--max_steps", 2, "--lr_scheduler_type", "linear", "--warmup_steps", 0), *("--dropout", 0.1)]
-    decay += ["--bag_weight", 0.3]
+    decay += ["--bag_weight", 0.3, "--neighbor_weight", 0.1]
     run(*sizes, "--start_from", first, "--output_dir", final, *decay, "--export_dir", exported)
     model = BertForMaskedLM.from_pretrained(exported)
     assert model.dtype == torch.float16
