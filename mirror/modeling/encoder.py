@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from mirror.modeling.backbone import (
     unknown_share,
 )
 from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
+from mirror.modeling.cpu_linear import onednn_is_faster, onednn_linear
 from mirror.modeling.pooling import POOLING_MODES, pool
 
 
@@ -151,7 +153,9 @@ class Encoder:
         order = sorted(range(len(texts)), key=lambda row: -len(ids[row]))
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
-        with tqdm(total=len(texts), desc="encoding", unit="text", leave=False, disable=disable) as bar:
+        is_long = len(texts) > batch_size  # long enough to copy the layers for
+        layers = onednn_linear(self.model) if is_long and onednn_is_faster() else nullcontext()
+        with layers, tqdm(total=len(texts), desc="encoding", unit="text", leave=False, disable=disable) as bar:
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]
                 vectors[rows] = self.forward([ids[row] for row in rows]).float().cpu().numpy()
