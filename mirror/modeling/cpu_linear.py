@@ -1,4 +1,7 @@
-"""Linear layers in float32 on AMD processors with AVX-512: oneDNN in place of MKL, which PyTorch calls and which stops at AVX2 there."""
+"""Linear layers in float32 on AMD processors with AVX-512: oneDNN instead of MKL.
+
+PyTorch calls MKL, which uses no more than AVX2 on these processors.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,22 @@ from functools import cache
 from pathlib import Path
 
 import torch
-from torch import nn
-from torch.utils.mkldnn import MkldnnLinear
+from torch import Tensor, nn
+
+
+class OneDNNLinear(nn.Module):
+    """A linear layer with the weights that it has now, without gradient.
+
+    As `torch.utils.mkldnn.MkldnnLinear`, but without TorchScript, which PyTorch has deprecated.
+    """
+
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.weight = layer.weight.detach().to_mkldnn()
+        self.bias = None if layer.bias is None else layer.bias.detach().to_mkldnn()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.ops.aten.mkldnn_linear(inputs.to_mkldnn(), self.weight, self.bias).to_dense()
 
 
 @cache
@@ -29,16 +46,22 @@ def onednn_linear(model: nn.Module) -> Iterator[None]:
     """In this context the linear layers of `model` that are in float32 on the CPU run in oneDNN; they have no gradient.
 
     The layers are copied, so the context costs their memory once more, and a change of their weights in it has no effect.
+    Layers with hooks, which may change them at each call, are left alone.
     """
     replaced = []
     for module in list(model.modules()):
         for name, layer in module.named_children():
-            if type(layer) is nn.Linear and layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu":
+            if type(layer) is nn.Linear and _can_be_copied(layer):
                 replaced.append((module, name, layer))
     try:
         for module, name, layer in replaced:
-            setattr(module, name, MkldnnLinear(layer, torch.float32))
+            setattr(module, name, OneDNNLinear(layer))
         yield
     finally:
         for module, name, layer in replaced:
             setattr(module, name, layer)
+
+
+def _can_be_copied(layer: nn.Linear) -> bool:
+    on_cpu = layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
+    return on_cpu and not layer._forward_hooks and not layer._forward_pre_hooks

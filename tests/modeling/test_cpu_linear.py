@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import weight_norm
 
 from mirror.modeling import encoder as encoder_module
 from mirror.modeling.cpu_linear import onednn_is_faster, onednn_linear
@@ -26,6 +27,7 @@ def layers() -> nn.Module:
             "plain": nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 4, bias=False)),
             "shared": nn.Sequential(shared, shared),
             "narrow": nn.Linear(8, 8, dtype=torch.bfloat16),
+            "hooked": weight_norm(nn.Linear(8, 8)),  # computes its weight in a hook before each call
             "attention": nn.MultiheadAttention(8, 2),  # its own kind of linear layer, which it does not call
         }
     )
@@ -40,7 +42,7 @@ def test_layers_are_replaced_and_put_back(layers):
         with pytest.raises(ValueError, match="while they are replaced"):
             with onednn_linear(layers):
                 assert not any(type(module) is nn.Linear for module in layers["plain"])
-                assert layers["narrow"] is before["narrow"]
+                assert layers["narrow"] is before["narrow"] and layers["hooked"] is before["hooked"]
                 assert layers["attention"].out_proj is before["attention.out_proj"]
                 torch.testing.assert_close(layers["plain"](inputs), expected[0])
                 torch.testing.assert_close(layers["shared"](inputs), expected[1])
