@@ -46,7 +46,7 @@ def onednn_linear(model: nn.Module) -> Iterator[None]:
     """In this context the linear layers of `model` that are in float32 on the CPU run in oneDNN; they have no gradient.
 
     The layers are copied, so the context costs their memory once more, and a change of their weights in it has no effect.
-    Layers with hooks, which may change them at each call, are left alone.
+    Layers with hooks, which may change them at each call, and with weights of another kind (sharded, quantized) are left alone.
     """
     replaced = []
     for module in list(model.modules()):
@@ -63,5 +63,6 @@ def onednn_linear(model: nn.Module) -> Iterator[None]:
 
 
 def _can_be_copied(layer: nn.Linear) -> bool:
-    on_cpu = layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu"
-    return on_cpu and not layer._forward_hooks and not layer._forward_pre_hooks
+    weight = layer.weight
+    is_plain = type(weight) is nn.Parameter and not layer._forward_hooks and not layer._forward_pre_hooks
+    return is_plain and weight.dtype == torch.float32 and weight.device.type == "cpu"
