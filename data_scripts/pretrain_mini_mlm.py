@@ -2,9 +2,12 @@
 
 A plain `BertForMaskedLM` with the Trainer. Three measures get it past the unigram plateau on a CPU: word embeddings
 initialised from a factorised co-occurrence matrix, no dropout, and many short sequences. Two halve the cost of a token
-(`predicted_words.py`). The learning rate is constant, so the number of steps need not be known in advance: stop the run
-(SIGTERM, Ctrl-C) and continue it with the same command as often as you like. At any time a second, short run lets the
-learning rate of the last checkpoint decay to zero and exports the model:
+(`predicted_words.py`). Two objectives of whole rows (--bag_weight, --neighbor_weight) prepare the first token and the mean
+of a text for what Mirror-BERT makes of them; docs/performance.md has what each is worth.
+
+The learning rate is constant, so the number of steps need not be known in advance: stop the run (SIGTERM, Ctrl-C) and
+continue it with the same command as often as you like. At any time a second, short run lets the learning rate of the last
+checkpoint decay to zero and exports the model:
 
     python data_scripts/pretrain_mini_mlm.py --text_files novels.txt articles.txt --output_dir out/mini-mlm \\
         --max_steps 100000 --bf16
@@ -216,6 +219,18 @@ def export(
     write_card(folder, model, output_dir, args.text_files, len(corpus.ids))
 
 
+def objective(args: MiniMLMArguments) -> str:
+    """What a run learns, for the README of the model."""
+    parts = [f"{args.mlm_probability:.0%} of the tokens are predicted"]
+    if args.bag_weight:
+        parts.append(f"the first token predicts the words of its row (weight {args.bag_weight:g})")
+    if args.neighbor_weight:
+        parts.append(
+            f"the mean of a row tells which other row is the text beside it (weight {args.neighbor_weight:g})"
+        )
+    return "; ".join([*parts, f"dropout {args.dropout:g}, {args.tokens_per_step:,} tokens a step"])
+
+
 def batches(
     args: MiniMLMArguments, training: TrainingArguments, corpus: Corpus, tokenizer: BertTokenizerFast
 ) -> dict[str, WindowBatches]:
@@ -254,7 +269,7 @@ def main() -> None:
 
     folders = [Path(folder) / "data" for folder in (args.start_from, training.output_dir) if folder]
     data_folder = next((folder for folder in folders if folder.exists()), folders[-1])
-    start_history(training.output_dir, args.start_from, args.tokens_per_step)
+    start_history(training.output_dir, args.start_from, args.tokens_per_step, objective(args))
     tokenizer, corpus = prepare(args, data_folder)
     logger.info("%d tokens, %d sentences, %d word pieces", len(corpus.ids), len(corpus.starts), len(tokenizer))
     resumed = last_complete_checkpoint(training.output_dir)

@@ -33,7 +33,7 @@ tags:
 
 A small BERT ({num_hidden_layers} layers, width {hidden_size}, {num_attention_heads} heads, {vocab_size:,} word pieces,
 {max_position_embeddings} positions, lower case; {weights:.1f} million weights, {megabytes:.0f} MB in float16). It is a masked language
-model and nothing more: `run_mirror.py` turns it into an encoder.
+model: `run_mirror.py` turns it into an encoder.
 
 ## How it was made
 
@@ -41,30 +41,35 @@ model and nothing more: `run_mirror.py` turns it into an encoder.
 summaries that the tasks `docs_search` and `docs_search_dev` use. {tokens:.1f} million tokens, {passes:.1f} passes over {corpus:.1f} million;
 {hours:.1f} hours, pauses and other work on the machine included. torch {torch}, transformers {transformers}.
 
+{objectives}
+
 Loss of held-out text, over the whole vocabulary, 15% of the tokens masked:
 
 {curve}
 """
 
 
-def start_history(output_dir: str, start_from: str | None, step: int) -> None:
-    """Note in the folder of a new run what trained the weights that it starts from.
+def start_history(output_dir: str, start_from: str | None, step: int, objective: str) -> None:
+    """Note in the folder of a new run what it learns, and what trained the weights that it starts from.
 
     Args:
         step: number of tokens of a step of the new run.
+        objective: what the new run learns, in words.
     """
     path = Path(output_dir) / HISTORY
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         runs = read_history(start_from) if start_from else []
-        atomic_write_text(path, json.dumps({"tokens_per_step": step, "runs": runs}, indent=1) + "\n")
+        atomic_write_text(
+            path, json.dumps({"tokens_per_step": step, "objective": objective, "runs": runs}, indent=1) + "\n"
+        )
 
 
 def read_history(folder: str | Path) -> list[dict]:
     """What trained the weights in the folder of a run or of an exported model: one entry for each run, in order.
 
     Returns:
-        `tokens` that the run read, its `seconds`, and its `curve`: [tokens so far, learning rate, held-out loss], ...
+        `objective` and `tokens` of the run, its `seconds`, and its `curve`: [tokens so far, learning rate, held-out loss], ...
 
     Raises:
         InputError: the folder has no history.
@@ -76,10 +81,12 @@ def read_history(folder: str | Path) -> list[dict]:
             f"{folder}: no {HISTORY}, which every run and every exported model of this script has"
         ) from error
     checkpoint = last_complete_checkpoint(folder)
-    return history["runs"] + ([read_run(Path(checkpoint), history["tokens_per_step"])] if checkpoint else [])
+    if checkpoint is None:
+        return history["runs"]
+    return [*history["runs"], read_run(Path(checkpoint), history["tokens_per_step"], history["objective"])]
 
 
-def read_run(checkpoint: Path, step: int) -> dict:
+def read_run(checkpoint: Path, step: int, objective: str) -> dict:
     """The entry of a run in the history, up to a checkpoint."""
     names = ("trainer_state.json", "run_totals.json")
     state, totals = (json.loads((checkpoint / name).read_text(encoding="utf-8")) for name in names)
@@ -87,6 +94,7 @@ def read_run(checkpoint: Path, step: int) -> dict:
     losses = [(entry["step"], entry["eval_loss"]) for entry in state["log_history"] if "eval_loss" in entry]
     latest = [max((item for item in rates.items() if item[0] <= at), default=(0, 0.0))[1] for at, _ in losses]
     return {
+        "objective": objective,
         "tokens": step * state["global_step"],
         "seconds": round(totals["seconds"]),
         "curve": [[step * at, rate, round(loss, 4)] for (at, loss), rate in zip(losses, latest, strict=True)],
@@ -115,6 +123,7 @@ def write_card(folder: Path, model: BertForMaskedLM, run: str, texts: Sequence[s
         passes=tokens / corpus,
         corpus=corpus / 1e6,
         hours=sum(entry["seconds"] for entry in runs) / 3600,
+        objectives="\n".join(f"- {entry['tokens'] / 1e6:.1f} million tokens: {entry['objective']}" for entry in runs),
         torch=version("torch"),
         transformers=version("transformers"),
         curve=learning_curve(runs),

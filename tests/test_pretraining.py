@@ -195,6 +195,11 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
     assert f"1 layers, width 64, 1 heads, {len(tokenizer)} word pieces" in card
     assert [line.split("|")[1].strip() for line in card.splitlines() if line.startswith("| 0.0")] == ["0.0"] * 3
     assert "texts.txt" in card
+    assert "- 0.0 million tokens: 20% of the tokens are predicted; dropout 0, 256 tokens a step\n" in card
+    assert (
+        "the words of its row (weight 0.3); the mean of a row tells which other row is the text beside it (weight 0.1)"
+        in card
+    )
 
     further, again = tmp_path / "further", tmp_path / "again"  # as on a machine that has only the exported model
     for folder in (first, final):
