@@ -132,7 +132,7 @@ def main() -> None:
         sys.stdout.write(progress.write_table())
         progress.write_figure()
         logger.info("table.md, results.csv and figure.png, .svg and .pdf are in %s", output_dir)
-    if is_chain and len(progress.done) == len(jobs) and not (args.keep_models or args.stages_dir):
+    if is_chain and len(progress.done) == len(jobs) and not (args.keep_models or args.stages_dir or args.rows):
         remove_stages(stages_dir)
     if failures:
         raise InputError(
@@ -193,7 +193,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "corpora and evaluation data is taken from there, unless --keep_models (default: none)")  # fmt: skip
     add("--keep_models", action="store_true", help="keep the weights of each cell (default: only the scores)")
     add("--stages_dir", metavar="S", help="folder for the models of CMLM's stages, kept, which several studies can share "
-        "(default: stages/ in the output folder, deleted after the last cell unless --keep_models)")  # fmt: skip
+        "(default: stages/ in the output folder, deleted after the last cell of all rows unless --keep_models)")  # fmt: skip
     add("--skip_missing", action="store_true", help="leave out cells without a corpus and tasks without data")
     add(
         "--dry_run",

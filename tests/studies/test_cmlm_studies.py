@@ -130,6 +130,14 @@ def test_cells_share_the_stages_that_they_have_in_common(bert_folder, workplace,
     assert by_name["first-seed33"][by_name["first-seed33"].index("--language") :][1:3] == ["en", "fi"]
 
 
+def test_the_stages_of_some_rows_are_kept_for_the_others(bert_folder, workplace, monkeypatch):
+    study(monkeypatch, workplace, "cmlm_table3", bert_folder, "--rows", "S3", "mBERT")
+    assert stages_run(workplace) == ["first+cmlm_br-seed33", "first-seed33"]
+    study(monkeypatch, workplace, "cmlm_table3", bert_folder)
+    assert len(stages_run(workplace)) == len(set(stages_run(workplace))) == 6
+    assert not (workplace / "out" / "stages").exists()
+
+
 def test_stages_are_shared_by_studies_in_one_folder(bert_folder, workplace, monkeypatch):
     shared = ["--stages_dir", workplace / "shared"]
     study(monkeypatch, workplace, "cmlm_table6", bert_folder, *shared)
