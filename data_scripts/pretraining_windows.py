@@ -71,11 +71,11 @@ class WindowBatches(Dataset):
         rng = np.random.default_rng([self.seed, index])
         length = int(rng.choice(list(LENGTHS), p=list(LENGTHS.values())))
         rows = self.tokens // length
-        ids = np.empty((rows, length), dtype=np.int64)
-        ids[:, 0], ids[:, -1] = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         starts = (
             self._pairs(rows // 2, length - 2, rng) if self.with_neighbors else rng.choice(self.corpus.starts, rows)
         )
+        ids = np.empty((len(starts), length), dtype=np.int64)
+        ids[:, 0], ids[:, -1] = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
         words = self.corpus.ids[starts[:, None] + np.arange(length - 2)]
         ids[:, 1:-1] = words
         positions, targets = self._mask(ids, rng)
