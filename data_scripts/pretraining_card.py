@@ -21,6 +21,7 @@ from mirror.training.manifest import last_complete_checkpoint
 
 HISTORY = "pretraining.json"
 CARD = """---
+license: apache-2.0
 language: en
 library_name: transformers
 pipeline_tag: fill-mask
