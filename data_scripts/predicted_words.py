@@ -97,8 +97,7 @@ def pretraining_loss(
         positions = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
     neighbors = 0.0
     if neighbor_weight and model.training:  # the rows of an evaluation are no pairs
-        everywhere = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        states = hidden_at(model, input_ids, everywhere)
+        states = hidden_at(model, input_ids)
         neighbors = neighbor_weight * info_nce(*states.mean(dim=1).chunk(2), NEIGHBOR_TEMPERATURE)
         states = at(positions, states)
     else:
@@ -123,12 +122,12 @@ def bag_of_words_loss(scores: Tensor, bag: Tensor) -> Tensor:
     return (losses.sum(1) / known.sum(1).clamp(min=1)).mean()
 
 
-def hidden_at(model: BertForMaskedLM, input_ids: Tensor, positions: Tensor) -> Tensor:
+def hidden_at(model: BertForMaskedLM, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
     """Hidden states of the last layer at some positions only, as `model.bert` has them, without padding.
 
     Args:
         input_ids: (rows, length)
-        positions: (rows, masked)
+        positions: (rows, masked); default: all of them.
 
     Returns:
         (rows, masked, H)
@@ -137,7 +136,7 @@ def hidden_at(model: BertForMaskedLM, input_ids: Tensor, positions: Tensor) -> T
     *layers, last = model.bert.encoder.layer
     for layer in layers:
         hidden = apply_layer(layer, hidden, hidden)
-    return apply_layer(last, at(positions, hidden), hidden)
+    return apply_layer(last, hidden if positions is None else at(positions, hidden), hidden)
 
 
 def at(positions: Tensor, states: Tensor) -> Tensor:
