@@ -4,26 +4,27 @@
     python run_study.py table3 --model_name_or_path bert-base-uncased --output_dir out/bert/table3
     python -m mirror.studies.pages out/*/table3 --output_dir docs/studies
 
-Writes one page and one figure for each base model; `--output_dir` also has README.md with the overview, between the lines
-`<!-- verdicts -->` and `<!-- end of verdicts -->`. What a page says after the heading "Remarks" is kept.
+Writes a page of each study with a figure for each base model, and keeps the scores in `O/results/`: a page has the base models
+of the folders and those that earlier runs kept there. Without folders all pages are written anew from what is kept. Where
+`--output_dir` has a README.md, the overview goes between its lines `<!-- verdicts -->` and `<!-- end of verdicts -->`. What a
+page says after the heading "Remarks" stays.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import shutil
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mirror.common.atomic_files import atomic_write_text, make_output_folder
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.studies.catalogue import STUDIES, find_study
+from mirror.studies.bases import KEPT, Base, keep, read_folder, with_kept
+from mirror.studies.catalogue import STUDIES
 from mirror.studies.cells import Study
 from mirror.studies.claims import (
     AGREES,
@@ -35,43 +36,33 @@ from mirror.studies.claims import (
     printed_difference,
     verdict,
 )
-from mirror.studies.execution import RESULT
-from mirror.studies.report import FACTS, format_scores
-from mirror.studies.table import Scores, collect, shown_columns
+from mirror.studies.figures import draw
+from mirror.studies.report import format_scores
+from mirror.studies.table import shown_columns
 
 
 REMARKS = "## Remarks\n"
+FIGURES = (".png", ".svg")
 BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
 NOT_TESTABLE, NOT_IN_PAPER = "not testable here", "not in the paper"
 
 
-@dataclass(frozen=True)
-class Base:
-    """A study's results with one base model."""
-
-    name: str
-    folder: Path
-    facts: dict  # study.json
-    records: list[dict]  # the cells
-    scores: Scores
-
-
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    by_study: dict[str, dict[Path, dict]] = {}
-    for folder in map(Path, args.folders):
-        facts = read_facts(folder)
-        by_study.setdefault(facts["study"], {})[folder] = facts
-    studies = [find_study(name) for name in by_study]
-    contents = [(study, read_bases(study, by_study[study.name])) for study in studies]
+    by_study = with_kept([read_folder(Path(folder)) for folder in args.folders], Path(args.output_dir))
+    if not by_study:
+        raise InputError(f"{args.output_dir} has no {KEPT}/ to make pages from; name output folders of run_study.py")
     readme = Path(args.output_dir) / "README.md"
     if readme.exists():
         split_readme(readme)
     output_dir = make_output_folder(args.output_dir)
-    for study, bases in contents:
+    for bases in by_study.values():
         for base in bases:
-            for figure in base.folder.glob("figure.[ps][nv]g"):
-                shutil.copyfile(figure, output_dir / figure_name(study, base, figure.suffix))
+            keep(base, output_dir)
+            for suffix in FIGURES:
+                path = output_dir / f"{base.file_stem}{suffix}"
+                draw(base.study, base.scores, base.records, base.facts["published"], path)
+        study = bases[0].study
         path = output_dir / f"{study.name}.md"
         atomic_write_text(path, format_page(study, bases) + remarks_of(path))
     if readme.exists():
@@ -83,48 +74,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(__doc__)
     parser.add_argument(
         "folders",
-        nargs="+",
+        nargs="*",
         metavar="FOLDER",
-        help="output folders of run_study.py, of one or more studies and models",
+        help="output folders of run_study.py, of one or more studies and models (default: none, all kept scores)",
     )
     parser.add_argument("--output_dir", required=True, metavar="O", help="folder of the pages")
     return parser.parse_args(argv)
-
-
-def read_facts(folder: Path) -> dict:
-    """Read study.json.
-
-    Raises:
-        InputError: the folder has none.
-    """
-    try:
-        return json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished") from error
-
-
-def read_bases(study: Study, folders: Mapping[Path, dict]) -> list[Base]:
-    """Read the results of a study with one or more base models.
-
-    Args:
-        folders: output folder of run_study.py -> its study.json.
-
-    Raises:
-        InputError: two models have the same name, which would be that of one figure.
-    """
-    bases: dict[str, Base] = {}
-    for folder, facts in folders.items():
-        records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
-        records = [record for record in records if record["row"] in study.rows]
-        name = Path(facts["model"]).name
-        if name in bases:
-            raise InputError(f"{folder}: {study.name} with {name} is in {bases[name].folder} already")
-        bases[name] = Base(name, folder, facts, records, collect(study, records))
-    return list(bases.values())
-
-
-def figure_name(study: Study, base: Base, suffix: str) -> str:
-    return f"{study.name}-{base.name}{suffix}"
 
 
 def format_page(study: Study, bases: Sequence[Base]) -> str:
@@ -138,8 +93,8 @@ def format_page(study: Study, bases: Sequence[Base]) -> str:
     else:
         parts.append(f"**Verdict.** {NOT_IN_PAPER}\n")
     for base in bases:
-        figure = figure_name(study, base, ".png")
-        parts += [f"## {base.name}\n", f"    {base.facts['command']}\n", f"![{study.title}, {base.name}]({figure})\n"]
+        figure = f"![{study.title}, {base.name}]({base.file_stem}.png)\n"
+        parts += [f"## {base.name}\n", f"    {base.facts['command']}\n", figure]
         rows = {record["row"] for record in base.records}
         done = replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows))
         parts += [format_scores(done, base.records, base.scores, base.facts["published"]), base.facts["notes"]]

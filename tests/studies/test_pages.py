@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -42,8 +43,6 @@ def write_results(folder: Path, study: str = "small", after: tuple = (), half: t
         cell.mkdir(parents=True)
         record = {"row": row, "part": "", "seed": seed, "tasks": {"rg65": {"main_score": score}}}
         (cell / "cell.json").write_text(json.dumps(record))
-    (folder / "figure.png").write_bytes(b"png of " + folder.parent.name.encode())
-    (folder / "figure.svg").write_bytes(b"svg of " + folder.parent.name.encode())
     model = f"models/{folder.parent.name}"
     facts = {
         "study": study,
@@ -69,19 +68,46 @@ def test_a_page_has_every_base_model_and_one_verdict(studies, tmp_path, monkeypa
     assert page.startswith("# Table 0: a small study\n\n**The paper.** Training helps, and half of it helps less.\n\n")
     # weak, after - before: mean .3, standard deviation .2, half the interval 4.3027 x .2 / sqrt(3)
     assert (
-        "**Here.** weak: after above before: rg65 by +0.3000 (-0.1968 to +0.7968); of 2 differences 2 not shown. "
-        "strong: after above before: rg65 by +0.4500 (+0.3258 to +0.5742); of 2 differences 2 as in the paper.\n"
-        in page
+        "**Here.** strong: after above before: rg65 by +0.4500 (+0.3258 to +0.5742); of 2 differences 2 as in the paper. "
+        "weak: after above before: rg65 by +0.3000 (-0.1968 to +0.7968); of 2 differences 2 not shown.\n" in page
     )
     assert "**Verdict.** agrees in part (2 of 4)\n" in page
-    assert "| difference | in the paper | weak |  | strong |  |\n| --- | ---: | ---: | --- | ---: | --- |\n" in page
+    assert "| difference | in the paper | strong |  | weak |  |\n| --- | ---: | ---: | --- | ---: | --- |\n" in page
     line = next(line for line in page.splitlines() if line.startswith("| after above half"))
     assert [cell.strip() for cell in line.split("|")[3:7]] == [
-        "+0.1000 (-0.2726 to +0.4726)", "not shown", "+0.2500 (+0.2500 to +0.2500)", "agrees",
+        "+0.2500 (+0.2500 to +0.2500)", "agrees", "+0.1000 (-0.2726 to +0.4726)", "not shown",
     ]  # fmt: skip
     assert "## weak\n\n    python run_study.py small\n\n![Table 0: a small study, weak](small-weak.png)\n" in page
     assert "| after | 0.5500 ± 0.0500 |" in page and "- seeds 33 44 55\n" in page
-    assert (tmp_path / "docs/small-strong.svg").read_bytes() == b"svg of strong"
+    for figure in ("small-strong.png", "small-strong.svg", "small-weak.png", "small-weak.svg"):
+        assert (tmp_path / "docs" / figure).stat().st_size > 1000
+
+
+def test_base_models_come_one_after_the_other(studies, tmp_path, monkeypatch):
+    weak = write_results(tmp_path / "weak/small", after=(0.2, 0.4, 0.6), half=HALF)
+    strong = write_results(tmp_path / "strong/small", after=(0.5, 0.55, 0.6), half=HALF)
+    make_pages(monkeypatch, tmp_path / "together", weak, strong)
+    for folder in (weak, strong):
+        make_pages(monkeypatch, tmp_path / "docs", folder)
+    together, docs = (
+        {p.name: p.read_bytes() for p in (tmp_path / name).rglob("*.*")} for name in ("together", "docs")
+    )
+    assert sorted(path.name for path in (tmp_path / "docs/results").iterdir()) == [
+        "small-strong.json", "small-weak.json",
+    ]  # fmt: skip
+    assert docs == together
+    shutil.rmtree(weak)
+    shutil.rmtree(strong)
+    (tmp_path / "docs/small.md").unlink()
+    make_pages(monkeypatch, tmp_path / "docs")  # from what is kept
+    assert {path.name: path.read_bytes() for path in (tmp_path / "docs").rglob("*.*")} == docs
+
+
+def test_new_results_replace_the_kept_ones_of_the_same_base_model(studies, tmp_path, monkeypatch):
+    make_pages(monkeypatch, tmp_path / "docs", write_results(tmp_path / "one/weak/small", after=(0.2, 0.3, 0.4)))
+    make_pages(monkeypatch, tmp_path / "docs", write_results(tmp_path / "two/weak/small", after=(0.5, 0.6, 0.7)))
+    page = (tmp_path / "docs/small.md").read_text()
+    assert "| after | 0.6000 ± 0.1000 |" in page and "| after | 0.3000" not in page
 
 
 def test_remarks_stay_when_a_page_is_written_again(studies, tmp_path, monkeypatch):
@@ -124,6 +150,8 @@ def test_a_study_without_the_rows_or_without_conclusions_says_so(studies, tmp_pa
 def test_errors_are_one_line(studies, tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"nothing: no study.json; run_study.py writes it"):
         make_pages(monkeypatch, tmp_path / "docs", tmp_path / "nothing")
+    with pytest.raises(InputError, match=r"docs has no results/ to make pages from; name output folders"):
+        make_pages(monkeypatch, tmp_path / "docs")
     assert not (tmp_path / "docs").exists()
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/README.md").write_text("No place.\n")
@@ -131,6 +159,6 @@ def test_errors_are_one_line(studies, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="README.md: no lines <!-- verdicts --> and <!-- end of verdicts -->"):
         make_pages(monkeypatch, tmp_path / "docs", weak)
     again = write_results(tmp_path / "again/weak/small", after=(0.5, 0.55, 0.6))
-    with pytest.raises(InputError, match="again/weak/small: small with weak is in .*weak/small already"):
+    with pytest.raises(InputError, match="small with weak is in two of the folders"):
         make_pages(monkeypatch, tmp_path / "docs", weak, again)
     assert [path.name for path in (tmp_path / "docs").iterdir()] == ["README.md"]
