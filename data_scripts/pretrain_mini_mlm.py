@@ -71,6 +71,10 @@ class MiniMLMArguments:
     text_files: list[str] = field(
         default_factory=list, metadata={"help": "Plain text files with one paragraph per line."}
     )
+    text_licenses: list[str] = field(
+        default_factory=list,
+        metadata={"help": "License of each of --text_files, in the same order, for the README of an exported model."},
+    )
     start_from: str | None = field(
         default=None,
         metadata={
@@ -216,7 +220,7 @@ def export(
     folder = Path(args.export_dir)
     model.half().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    write_card(folder, model, output_dir, args.text_files, len(corpus.ids))
+    write_card(folder, model, output_dir, args.text_files, args.text_licenses, len(corpus.ids))
 
 
 def objective(args: MiniMLMArguments) -> str:
@@ -266,6 +270,8 @@ def main() -> None:
     training.eval_steps = training.save_steps
     if missing := [name for name in args.text_files if not Path(name).is_file()]:
         raise InputError(f"--text_files {missing[0]}: no such file")
+    if args.text_licenses and len(args.text_licenses) != len(args.text_files):
+        raise InputError(f"--text_licenses needs one for each of the {len(args.text_files)} --text_files")
 
     folders = [Path(folder) / "data" for folder in (args.start_from, training.output_dir) if folder]
     data_folder = next((folder for folder in folders if folder.exists()), folders[-1])

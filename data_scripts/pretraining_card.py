@@ -44,9 +44,16 @@ summaries that the tasks `docs_search` and `docs_search_dev` use. {tokens:.1f} m
 
 {objectives}
 
+None of the text is part of this repository. The docstrings have the licenses of their packages, mostly BSD, MIT, Apache-2.0 and PSF.
+
 Loss of held-out text, over the whole vocabulary, 15% of the tokens masked:
 
 {curve}
+
+## Limits
+
+English only. It knows little: its loss is far from that of BERT-base, and an encoder made of it is for trying things out. Texts are cut at
+{max_position_embeddings} tokens. It has the biases of its sources.
 """
 
 
@@ -102,13 +109,16 @@ def read_run(checkpoint: Path, step: int, objective: str) -> dict:
     }
 
 
-def write_card(folder: Path, model: BertForMaskedLM, run: str, texts: Sequence[str], corpus: int) -> None:
+def write_card(
+    folder: Path, model: BertForMaskedLM, run: str, texts: Sequence[str], licenses: Sequence[str], corpus: int
+) -> None:
     """Write README.md and the history.
 
     Args:
         folder: where the model was exported.
         run: output folder of the run that trained the model.
         texts: the text files.
+        licenses: of each of them, or empty.
         corpus: number of tokens of the corpus.
     """
     runs = read_history(run)
@@ -119,7 +129,7 @@ def write_card(folder: Path, model: BertForMaskedLM, run: str, texts: Sequence[s
         name=folder.name,
         weights=weights / 1e6,
         megabytes=2 * weights / 1e6,
-        texts=", ".join(f"{Path(path).name} ({Path(path).stat().st_size / 1e6:.0f} MB)" for path in texts),
+        texts=", ".join(map(_describe_text, map(Path, texts), licenses or [""] * len(texts))),
         tokens=tokens / 1e6,
         passes=tokens / corpus,
         corpus=corpus / 1e6,
@@ -131,6 +141,11 @@ def write_card(folder: Path, model: BertForMaskedLM, run: str, texts: Sequence[s
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
     atomic_write_text(folder / HISTORY, json.dumps({"runs": runs}, indent=1) + "\n")
+
+
+def _describe_text(path: Path, license_name: str) -> str:
+    size = f"{path.stat().st_size / 1e6:.0f} MB"
+    return f"{path.name} ({', '.join(filter(None, (size, license_name)))})"
 
 
 def learning_curve(runs: Sequence[dict], points: int = 8) -> str:

@@ -170,7 +170,8 @@ def test_neighbors_begin_at_the_first_sentence_after_the_text():
 def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     monkeypatch.setattr(script, "DOCSTRING_PACKAGES", ("json",))
-    sizes = [*("--text_files", str(tmp_path / "texts.txt"), "--vocab_size", "300", "--hidden_size", "64")]
+    sizes = [*("--text_files", str(tmp_path / "texts.txt"), "--text_licenses", "CC0 1.0")]
+    sizes += ["--vocab_size", "300", "--hidden_size", "64"]
     sizes += ["--num_hidden_layers", "1", "--tokens_per_step", "256", "--save_steps", "2", "--num_candidates", "80"]
 
     def run(*argv) -> None:
@@ -194,7 +195,7 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
     card = (exported / "README.md").read_text()
     assert f"1 layers, width 64, 1 heads, {len(tokenizer)} word pieces" in card
     assert [line.split("|")[1].strip() for line in card.splitlines() if line.startswith("| 0.0")] == ["0.0"] * 3
-    assert "texts.txt" in card
+    assert "texts.txt (0 MB, CC0 1.0), and docstrings" in card
     assert "- 0.0 million tokens: 20% of the tokens are predicted; dropout 0, 256 tokens a step\n" in card
     assert (
         "the words of its row (weight 0.3); the mean of a row tells which other row is the text beside it (weight 0.1)"
@@ -214,14 +215,18 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("flag", "message"),
+    ("flags", "message"),
     [
-        ("--text_files", "--text_files nowhere: no such file"),
-        ("--start_from", "nowhere: no pretraining.json, which every"),
+        (["--text_files", "nowhere"], "--text_files nowhere: no such file"),
+        (["--start_from", "nowhere"], "nowhere: no pretraining.json, which every"),
+        (
+            ["--text_files", __file__, "--text_licenses", "a", "b"],
+            "--text_licenses needs one for each of the 1 --text_",
+        ),
     ],
 )
-def test_a_wrong_path_is_one_line_before_anything_is_prepared(flag, message, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["pretrain_mini_mlm.py", flag, "nowhere", "--output_dir", str(tmp_path / "out")])
+def test_wrong_flags_are_one_line_before_anything_is_prepared(flags, message, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pretrain_mini_mlm.py", *flags, "--output_dir", str(tmp_path / "out")])
     monkeypatch.setattr(script, "prepare", lambda *_: pytest.fail("not before the paths are checked"))
     with pytest.raises(InputError, match=message):
         script.main()
