@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from mirror.evaluation import plots
 from mirror.studies import figures_cmlm, own_text
 from mirror.studies.cells import AVERAGE, Study
-from mirror.studies.table import Beside, Scores, column_header, published_scores, shown_columns
+from mirror.studies.claims import interval
+from mirror.studies.table import Beside, Score, Scores, column_header, published_scores, shown_columns
 
 
 PANELS_PER_ROW = 4
@@ -38,14 +39,14 @@ def draw(study: Study, scores: Scores, records: Sequence[dict], beside: Beside, 
 
 
 def panels(path: Path, study: Study, scores: Scores, beside: Beside) -> None:
-    """Draw one panel for the average, or one per column without an average, with error bars and published scores."""
+    """Draw one panel for the average, or one per column without an average, with 95% intervals and published scores."""
     rows = drawn_rows(study, scores)
     labels = [AVERAGE] if study.average else shown_columns(study, scores)
     num_columns = min(PANELS_PER_ROW, len(labels))
     num_rows = -(-len(labels) // num_columns)
     panel_height = 3.6 if study.figure == "curve" else 0.6 + 0.32 * len(rows)
     figure = Figure(figsize=(2.4 + 2.8 * num_columns, 0.8 + panel_height * num_rows), layout="constrained")
-    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=study.figure == "bars")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False, sharey=study.figure == "dots")
     columns = shown_columns(study, scores)
     theirs = {row: published_scores(study, columns, beside.get(row, {})) for row in rows}
     for axes, label in zip(grid.flat, labels, strict=False):
@@ -55,13 +56,14 @@ def panels(path: Path, study: Study, scores: Scores, beside: Beside) -> None:
             curve(axes, rows, ours, printed)
             axes.set(xlabel=study.title.split(": ")[1], ylabel=column_header(study, columns, label))
         else:
-            bars(axes, rows, ours, printed)
+            dots(axes, rows, ours, printed)
             axes.set_xlabel(column_header(study, columns, label))
     for axes in list(grid.flat)[len(labels) :]:
         axes.remove()
     if any(theirs.values()):
         handles, names = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles[::-1], names[::-1], loc="outside lower center", frameon=False, ncols=2)
+        by_name = dict(zip(names, handles, strict=True))
+        figure.legend(by_name.values(), by_name.keys(), loc="outside lower center", frameon=False, ncols=2)
     plots.save(figure, path, study.title)
 
 
@@ -73,27 +75,44 @@ def drawn_rows(study: Study, scores: Scores) -> list[str]:
     return sorted(scored, key=lambda row: scores[row][study.choose_on].mean, reverse=True)[:BEST]
 
 
-def bars(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:
-    """Draw one horizontal bar per row, with the score as text, because many differences are too small to see."""
+def dots(axes: Axes, rows: Sequence[str], ours: Mapping[str, Score], theirs: Mapping[str, float]) -> None:
+    """Draw for each row its mean with its interval, a point for each seed, and the mean as text.
+
+    The axis need not begin at zero: many differences are small.
+    """
     places = {row: number for number, row in enumerate(rows)}
-    means = [score.mean for score in ours.values()]
-    axes.barh([places[row] for row in ours], means, 0.6, xerr=_errors(ours), color=plots.COLOURS[0], capsize=2,
-              label="ours")  # fmt: skip
-    for row, mean in zip(ours, means, strict=True):
-        axes.text(1.02, places[row], f"{mean:.3f}", transform=axes.get_yaxis_transform(), va="center", fontsize=8)
+    axes.grid(axis="both", color="0.92")
+    axes.set_axisbelow(True)
+    for row, score in ours.items():
+        draw_seeds(axes, score, places[row], along_x=True)
+        axes.plot(score.mean, places[row], "o", color=plots.COLOURS[0], markersize=5, zorder=4, label="ours")
+        axes.text(
+            1.02, places[row], f"{score.mean:.3f}", transform=axes.get_yaxis_transform(), va="center", fontsize=9
+        )
     if theirs:
         axes.scatter(theirs.values(), [places[row] for row in theirs], marker="D", s=22, color=plots.COLOURS[1],
                      zorder=3, label="published")  # fmt: skip
+    axes.margins(x=0.08)
     axes.set_yticks(range(len(rows)), rows)
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
-def curve(axes: Axes, rows: Sequence[str], ours: Mapping, theirs: Mapping[str, float]) -> None:
-    """Draw the scores as a curve over the rows, which are numbers."""
+def draw_seeds(axes: Axes, score: Score, place: float, along_x: bool) -> None:
+    """Draw the seeds of a score as points and its interval as a line, at a place on the other axis."""
+    if limits := interval(score):
+        line, points = (limits, [place] * 2), (score.values, [place] * len(score.values))
+        axes.plot(*(line if along_x else line[::-1]), color=plots.COLOURS[0], linewidth=1.5)
+        axes.scatter(*(points if along_x else points[::-1]), s=12, color=plots.COLOURS[5], zorder=3)
+
+
+def curve(axes: Axes, rows: Sequence[str], ours: Mapping[str, Score], theirs: Mapping[str, float]) -> None:
+    """Draw the scores with their intervals as a curve over the rows, which are numbers."""
     places = [float(row) for row in ours]
-    means = [score.mean for score in ours.values()]
-    axes.errorbar(
-        places, means, _errors(ours), color=plots.COLOURS[0], marker="o", markersize=4, capsize=2, label="ours"
+    axes.grid(color="0.92")
+    for place, score in zip(places, ours.values(), strict=True):
+        draw_seeds(axes, score, place, along_x=False)
+    axes.plot(
+        places, [score.mean for score in ours.values()], color=plots.COLOURS[0], marker="o", markersize=5, label="ours"
     )
     if theirs:
         axes.plot([float(row) for row in theirs], list(theirs.values()), "--D", color=plots.COLOURS[1], markersize=4,
@@ -118,11 +137,6 @@ def agreement_scatter(path: Path, records: Sequence[dict], title: str) -> None:
         axes.set(title=row, xlabel="alignment + uniformity of held-out texts", ylabel="STS-B dev")
         axes.legend(frameon=False, fontsize=8)
     plots.save(figure, path, title)
-
-
-def _errors(ours: Mapping) -> list[float]:
-    """Return the half lengths of the error bars; NaN, which draws no bar, for a single value."""
-    return [float("nan") if score.std is None else score.std for score in ours.values()]
 
 
 def _first_seed(study: Study, records: Sequence[dict], task: str) -> dict[str, dict]:

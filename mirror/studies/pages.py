@@ -7,7 +7,7 @@
 Writes a page of each study with a figure for each base model, and keeps the scores in `O/results/`: a page has the base models
 of the folders and those that earlier runs kept there. Without folders all pages are written anew from what is kept. Where
 `--output_dir` has a README.md, the overview goes between its lines `<!-- verdicts -->` and `<!-- end of verdicts -->`. What a
-page says after the heading "Remarks" stays.
+page says after the heading "Remarks" stays, and each page says of a base model what `O/results/BASE.md` says.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
                 draw(base.study, base.scores, base.records, base.facts["published"], path)
         study = bases[0].study
         path = output_dir / f"{study.name}.md"
-        atomic_write_text(path, format_page(study, bases) + remarks_of(path))
+        atomic_write_text(path, format_page(study, bases, output_dir) + remarks_of(path))
     if readme.exists():
         before, after = split_readme(readme)
         atomic_write_text(readme, f"{before}\n{format_overview(output_dir)}\n{after}")
@@ -82,8 +82,12 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def format_page(study: Study, bases: Sequence[Base]) -> str:
-    """Format a page: the paper's conclusion, ours, the verdict, each difference, and each base model's table."""
+def format_page(study: Study, bases: Sequence[Base], pages: Path) -> str:
+    """Format a page: the paper's conclusion, ours, the verdict, each difference, and each base model's table.
+
+    Args:
+        pages: the folder of the pages, with what they say of each base model.
+    """
     parts = [f"# {study.title}\n"]
     if study.paper:
         parts.append(f"**The paper.** {study.paper}\n")
@@ -94,11 +98,17 @@ def format_page(study: Study, bases: Sequence[Base]) -> str:
         parts.append(f"**Verdict.** {NOT_IN_PAPER}\n")
     for base in bases:
         figure = f"![{study.title}, {base.name}]({base.file_stem}.png)\n"
-        parts += [f"## {base.name}\n", f"    {base.facts['command']}\n", figure]
+        parts += [f"## {base.name}\n", *described(base, pages), f"    {base.facts['command']}\n", figure]
         rows = {record["row"] for record in base.records}
         done = replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows))
         parts += [format_scores(done, base.records, base.scores, base.facts["published"]), base.facts["notes"]]
     return "\n".join(parts)
+
+
+def described(base: Base, pages: Path) -> list[str]:
+    """Return what `O/results/BASE.md` says of a base model, if there is such a file."""
+    path = pages / KEPT / f"{base.name}.md"
+    return [path.read_text(encoding="utf-8").strip() + "\n"] if path.exists() else []
 
 
 def summary(study: Study, bases: Sequence[Base]) -> str:

@@ -110,6 +110,17 @@ def test_new_results_replace_the_kept_ones_of_the_same_base_model(studies, tmp_p
     assert "| after | 0.6000 ± 0.1000 |" in page and "| after | 0.3000" not in page
 
 
+def test_every_page_says_what_a_base_model_is(studies, tmp_path, monkeypatch):
+    results = tmp_path / "docs/results"
+    results.mkdir(parents=True)
+    (results / "weak.md").write_text("It knows little.\n")
+    weak, strong = (write_results(tmp_path / name / "small", after=(0.2, 0.4, 0.6)) for name in ("weak", "strong"))
+    make_pages(monkeypatch, tmp_path / "docs", weak, strong)
+    page = (tmp_path / "docs/small.md").read_text()
+    assert "## weak\n\nIt knows little.\n\n    python run_study.py small\n" in page
+    assert "## strong\n\n    python run_study.py small\n" in page
+
+
 def test_remarks_stay_when_a_page_is_written_again(studies, tmp_path, monkeypatch):
     folder = write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6))
     make_pages(monkeypatch, tmp_path / "docs", folder)
