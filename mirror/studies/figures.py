@@ -15,7 +15,7 @@ from mirror.studies.claims import interval
 from mirror.studies.table import Beside, Score, Scores, column_header, published_scores, shown_columns
 
 
-PANELS_PER_ROW = 4
+PANELS_PER_ROW = 3
 BEST = 20  # rows of a search for hyperparameters that are drawn
 
 
@@ -120,7 +120,7 @@ def curve(axes: Axes, rows: Sequence[str], ours: Mapping[str, Score], theirs: Ma
     numbers = [float(row) for row in rows]
     if max(numbers) >= 16 * min(numbers):
         axes.set_xscale("log")
-    axes.set_xticks(numbers, [f"{number:,g}" for number in numbers])
+    axes.set_xticks(numbers, [f"{number / 1000:g}k" if number >= 1000 else f"{number:g}" for number in numbers])
     axes.minorticks_off()
 
 
