@@ -25,6 +25,8 @@ from mirror.common.errors import run_main
 ROOT = Path(__file__).resolve().parents[2]
 CONTEXT = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)  # end a study
+
 Environment = dict[str, str]
 
 
@@ -71,8 +73,9 @@ def run_in_processes(
                 environment = free.pop(0)
                 log.parent.mkdir(parents=True, exist_ok=True)
                 process = CONTEXT.Process(target=_make_call, args=(call, log, environment))
-                process.start()
-                running[process.sentinel] = index, process, environment
+                with _signals_wait():
+                    process.start()
+                    running[process.sentinel] = index, process, environment
             for sentinel in wait(running):
                 index, process, environment = running.pop(sentinel)
                 process.join()
@@ -84,7 +87,8 @@ def run_script(script: str, arguments: Sequence[str]) -> int:
     """Run a script of this repository in a process of its own, with the output of this one; return its exit status."""
     process = CONTEXT.Process(target=_become, args=(script, arguments))
     with _end_children():
-        process.start()
+        with _signals_wait():
+            process.start()
         process.join()
     return process.exitcode
 
@@ -98,6 +102,7 @@ def _usable_cores() -> int:
 def _make_call(call: Callable[[], None], log: Path, environment: Environment) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     signal.signal(signal.SIGTERM, _exit)
+    _stop_waiting()
     os.environ.update(environment)
     run_main(partial(_call_with_log, call, log))
 
@@ -114,6 +119,7 @@ def _call_with_log(call: Callable[[], None], log: Path) -> None:
 
 def _become(script: str, arguments: Sequence[str]) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _stop_waiting()
     logging.getLogger().handlers.clear()  # of the parent; the script makes its own
     sys.argv = [str(ROOT / script), *arguments]
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -121,12 +127,31 @@ def _become(script: str, arguments: Sequence[str]) -> None:
 
 @contextmanager
 def _signals_exit() -> Iterator[None]:
-    before = {number: signal.signal(number, _exit) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, _exit) for number in SIGNALS}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Context in which SIGTERM and Ctrl-C wait until a process has started: Python drops what their handlers raise in a fork."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _stop_waiting() -> None:
+    """Let a process that has been started in `_signals_wait` receive signals; its handlers are in place."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _exit(number: int, frame) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -259,6 +260,18 @@ def test_a_signal_keeps_what_is_done_and_ends_the_scripts(bert_folder, fakes, mo
     (fakes / "run_mirror.py").write_text(FAKE_MIRROR)
     study(monkeypatch, fakes, bert_folder, "--seeds", 33, 44, 55)
     assert "| after | 0.4400 ± 0.1100 |" in (fakes / "out/table.md").read_text()
+
+
+def test_a_signal_during_a_fork_is_not_lost(tmp_path, monkeypatch):
+    """Python drops an exception in what runs after a fork, and it runs signal handlers there."""
+    monkeypatch.setattr(processes, "environments", lambda count: [{}] * count)
+    armed = [True]
+    os.register_at_fork(after_in_parent=lambda: armed and armed.pop() and os.kill(os.getpid(), signal.SIGTERM))
+    start = time.monotonic()
+    with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
+        processes.run_in_processes([partial(time.sleep, 20)], [tmp_path / "log.txt"], 1, lambda *_: None)
+    assert time.monotonic() - start < 10 and not multiprocessing.active_children()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(processes.SIGNALS)
 
 
 def test_a_dry_run_writes_nothing_and_estimates_the_duration(bert_folder, fakes, monkeypatch, capsys, caplog):
