@@ -102,7 +102,7 @@ def _usable_cores() -> int:
 def _make_call(call: Callable[[], None], log: Path, environment: Environment) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends this process
     signal.signal(signal.SIGTERM, _exit)
-    _stop_waiting()
+    _mask(block=False)  # see _signals_wait
     os.environ.update(environment)
     run_main(partial(_call_with_log, call, log))
 
@@ -118,8 +118,9 @@ def _call_with_log(call: Callable[[], None], log: Path) -> None:
 
 
 def _become(script: str, arguments: Sequence[str]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _stop_waiting()
+    _mask(block=False)  # see _signals_wait
     logging.getLogger().handlers.clear()  # of the parent; the script makes its own
     sys.argv = [str(ROOT / script), *arguments]
     runpy.run_path(sys.argv[0], run_name="__main__")
@@ -137,21 +138,26 @@ def _signals_exit() -> Iterator[None]:
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Context in which SIGTERM and Ctrl-C wait until a process has started: Python drops what their handlers raise in a fork."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    """Context in which SIGTERM and Ctrl-C wait until a process has started: Python drops what their handlers raise in a fork.
+
+    The mask is for the new process, which inherits it; in this one, other threads receive the signals all the same.
+    """
+    arrived: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: arrived.append(number)) for number in SIGNALS}
+    _mask(block=True)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _mask(block=False)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if arrived:
+        signal.raise_signal(arrived[0])
 
 
-def _stop_waiting() -> None:
-    """Let a process that has been started in `_signals_wait` receive signals; its handlers are in place."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+def _mask(block: bool) -> None:
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        signal.pthread_sigmask(signal.SIG_BLOCK if block else signal.SIG_UNBLOCK, SIGNALS)
 
 
 def _exit(number: int, frame) -> None:

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from functools import partial
@@ -263,13 +264,16 @@ def test_a_signal_keeps_what_is_done_and_ends_the_scripts(bert_folder, fakes, mo
 
 
 def test_a_signal_during_a_fork_is_not_lost(tmp_path, monkeypatch):
-    """Python drops an exception in what runs after a fork, and it runs signal handlers there."""
+    """Python drops an exception in what runs after a fork, and it runs signal handlers there; any thread receives signals."""
+    idle = threading.Event()
+    threading.Thread(target=idle.wait, daemon=True).start()
     monkeypatch.setattr(processes, "environments", lambda count: [{}] * count)
     armed = [True]
     os.register_at_fork(after_in_parent=lambda: armed and armed.pop() and os.kill(os.getpid(), signal.SIGTERM))
     start = time.monotonic()
     with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):
         processes.run_in_processes([partial(time.sleep, 20)], [tmp_path / "log.txt"], 1, lambda *_: None)
+    idle.set()
     assert time.monotonic() - start < 10 and not multiprocessing.active_children()
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(processes.SIGNALS)
 
