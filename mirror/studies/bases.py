@@ -64,21 +64,24 @@ def read_folder(folder: Path) -> Base:
     return Base(facts, records)
 
 
-def with_kept(new: Sequence[Base], pages: Path) -> dict[str, list[Base]]:
-    """Return the bases of each study by name: new ones, and those that the folder of the pages has kept.
+def with_kept(folders: Sequence[Path], pages: Path) -> dict[str, list[Base]]:
+    """Return the bases of each study by name: those of the folders, and those that the folder of the pages has kept.
 
     Args:
-        new: results of some studies, to which kept ones are added; empty: all that are kept.
+        folders: output folders of run_study.py, to whose studies kept bases are added; empty: all that are kept.
 
     Raises:
-        InputError: two new ones have the same study and model, whose files would have one name.
+        InputError: two folders have the same study and model, whose files would have one name.
     """
     by_study: dict[str, dict[str, Base]] = {}
-    for base in new:
-        of_study = by_study.setdefault(base.facts["study"], {})
-        if base.name in of_study:
-            raise InputError(f"{base.facts['study']} with {base.name} is in two of the folders")
-        of_study[base.name] = base
+    found: dict[str, Path] = {}  # by the name of the base's files
+    for folder in folders:
+        base = read_folder(folder)
+        if base.file_stem in found:
+            study = base.facts["study"]
+            raise InputError(f"{folder}: {study} with {base.name} is in {found[base.file_stem]} already")
+        found[base.file_stem] = folder
+        by_study.setdefault(base.facts["study"], {})[base.name] = base
     for name in by_study or STUDIES:
         for path in (pages / KEPT).glob(f"{name}-*.json"):
             kept = Base(**json.loads(path.read_text(encoding="utf-8")))

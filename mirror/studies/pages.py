@@ -23,7 +23,7 @@ from pathlib import Path
 from mirror.common.atomic_files import atomic_write_text, make_output_folder
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.studies.bases import KEPT, Base, keep, read_folder, with_kept
+from mirror.studies.bases import KEPT, Base, keep, with_kept
 from mirror.studies.catalogue import STUDIES
 from mirror.studies.cells import Study
 from mirror.studies.claims import (
@@ -49,7 +49,7 @@ NOT_TESTABLE, NOT_IN_PAPER = "not testable here", "not in the paper"
 
 def main() -> None:
     args = parse_arguments(sys.argv[1:])
-    by_study = with_kept([read_folder(Path(folder)) for folder in args.folders], Path(args.output_dir))
+    by_study = with_kept([Path(folder) for folder in args.folders], Path(args.output_dir))
     if not by_study:
         raise InputError(f"{args.output_dir} has no {KEPT}/ to make pages from; name output folders of run_study.py")
     readme = Path(args.output_dir) / "README.md"
