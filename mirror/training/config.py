@@ -55,7 +55,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
 
     Note:
         Where the paper is silent, the defaults follow the released code, and differ from `TrainingArguments`: batch 200,
-        learning rate 2e-5 (2e-4 for the embedded model) held constant, no gradient clipping, weight decay 0.01 on all
+        learning rate 2e-5 (1e-4 for the embedded model) held constant, no gradient clipping, weight decay 0.01 on all
         weights (biases and norms too), one epoch for sentences and two for words and phrases, and what `BaseConfig` lists.
 
     Raises:

@@ -43,7 +43,7 @@ def test_select_by_alone_means_the_test_on_own_text(parse):
 
 
 def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse):
-    for argv, rate in (((), 2e-4), (("--learning_rate", "1e-5"), 1e-5)):
+    for argv, rate in (((), 1e-4), (("--learning_rate", "1e-5"), 1e-5)):
         config = parse(*argv)
         config.resolve_for(str(EMBEDDED_MODEL), "bert")
         assert config.learning_rate == rate
