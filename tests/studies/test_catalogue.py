@@ -138,6 +138,15 @@ def test_the_grid_of_table_21_is_the_printed_one():
     ]  # section 3
 
 
+def test_the_papers_choice_in_table_21_is_compared_with_each_single_change_of_it():
+    claims = STUDIES["table21"].claims
+    assert {claim.higher for claim in claims} == {"rate x 1, batch 200, epochs 1, temperature 0.04"}
+    others = [claim.lower for claim in claims]
+    assert len(set(others)) == (3 - 1) + (3 - 1) + (4 - 1) + (7 - 1) and set(others) <= set(STUDIES["table21"].rows)
+    assert "rate x 1, batch 200, epochs 1, temperature 0.3" in others
+    assert STUDIES["table21_words"].claims[0].higher == "rate x 1, batch 200, epochs 2, temperature 0.2"
+
+
 def test_figures_5_and_8_have_the_papers_curves_and_buckets():
     curves = {(cell.part, cell.tasks) for cell in STUDIES["figure5"].cells}
     assert curves == {("word", ("multisimlex_eng",)), ("phrase", ("bel_cometa",)), ("sentence", ("sts12",))}
