@@ -22,6 +22,7 @@ from mirror.studies.chains import ChainJob, different_settings
 from mirror.studies.own_text import own_text_of
 from mirror.studies.plan import Flags, Job, as_arguments
 from mirror.studies.stage_runs import finish_stages
+from mirror.training.choices import CRITERIA
 from mirror.training.run_record import RunRecord
 
 
@@ -97,9 +98,10 @@ def run_job(job: Job, keep_models: bool) -> None:
     trained = time.perf_counter()
     _run_script(job, "run_eval.py", job.evaluate)
     tasks = json.loads((job.folder / "scores" / "results.json").read_text(encoding="utf-8"))["tasks"]
-    if "select_by" in job.train:
+    if "select_by" in job.cell.flags:
         state = json.loads((model / "trainer_state.json").read_text(encoding="utf-8"))
-        tasks["selection"] = agreement(state["log_history"], job.train["eval_tasks"][0])
+        dev = job.train["eval_tasks"][0]
+        tasks |= {f"selection_{name}": agreement(state["log_history"], name, dev) for name in CRITERIA}
     if job.train and (own_text := own_text_of(RunRecord.load(model))):
         tasks["own_text"] = own_text
     record = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from mirror.studies import figures_cmlm, own_text
 from mirror.studies.cells import AVERAGE, Study
 from mirror.studies.claims import interval
 from mirror.studies.table import Beside, Score, Scores, column_header, published_scores, shown_columns
+from mirror.training.choices import ALIGNMENT_UNIFORMITY, OWN_TEXT
 
 
 PANELS_PER_ROW = 3
@@ -125,17 +127,23 @@ def curve(axes: Axes, rows: Sequence[str], ours: Mapping[str, Score], theirs: Ma
 
 
 def agreement_scatter(path: Path, records: Sequence[dict], title: str) -> None:
-    """Plot the label-free criterion of each checkpoint against its dev score; one panel per row, a colour per seed."""
+    """Plot each checkpoint's label-free scores against its dev score.
+
+    One row of panels per row of the study, one column per criterion, a colour per seed.
+    """
     rows = list(dict.fromkeys(record["row"] for record in records))
-    figure = Figure(figsize=(4.4 * len(rows), 3.8), layout="constrained")
-    for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
+    labels = {OWN_TEXT: "test on held-out texts", ALIGNMENT_UNIFORMITY: "alignment + uniformity (lower is better)"}
+    figure = Figure(figsize=(4.2 * len(labels), 3.4 * len(rows)), layout="constrained")
+    grid = figure.subplots(len(rows), len(labels), squeeze=False, sharey="row")
+    for (row, criterion), axes in zip(product(rows, labels), grid.flat, strict=True):
         for number, record in enumerate(record for record in records if record["row"] == row):
-            result = record["tasks"]["selection"]
+            result = record["tasks"][f"selection_{criterion}"]
             label = f"seed {record['seed']}, rho {result['main_score']:.2f}"
             axes.plot(result["criterion"], result["dev"], "o-", color=plots.COLOURS[number % len(plots.COLOURS)],
                       linewidth=0.6, markersize=4, label=label)  # fmt: skip
-        axes.set(title=row, xlabel="alignment + uniformity of held-out texts", ylabel="STS-B dev")
+        axes.set(title=row, xlabel=labels[criterion])
         axes.legend(frameon=False, fontsize=8)
+    figure.supylabel("STS-B dev", fontsize="medium")
     plots.save(figure, path, title)
 
 

@@ -21,6 +21,7 @@ from mirror.studies.cells import (
     main_scores,
     printed,
 )
+from mirror.training.choices import ALIGNMENT_UNIFORMITY, OWN_TEXT
 
 
 ENGLISH_WORDS = WORDS.format("en")
@@ -295,16 +296,18 @@ SELECTION = Study(
     "Label-free checkpoint selection: agreement with STS-B dev",
     tuple(
         Cell(name, ("stsb_dev",), (corpus,), level,
-             {"select_by": "alignment_uniformity", "validation_samples": 500, "eval_tasks": "stsb_dev", "eval_strategy": "steps",
+             {"select_by": OWN_TEXT, "validation_samples": 500, "eval_tasks": "stsb_dev", "eval_strategy": "steps",
               "eval_steps": 0.1, "num_train_epochs": 5})
         for name, level, corpus in (("sentences", "sentence", STS_SENTENCES), ("words", "word", ENGLISH_WORDS))
     ),
     (
-        Column("rank correlation", "selection"),
-        Column("dev, chosen", "selection", "dev_of_chosen"),
-        Column("dev, best", "selection", "dev_of_best"),
-        Column("dev, last", "selection", "dev_of_last"),
+        Column("rho, own text", f"selection_{OWN_TEXT}"),
+        Column("rho, alignment + uniformity", f"selection_{ALIGNMENT_UNIFORMITY}"),
+        Column("dev, chosen by own text", f"selection_{OWN_TEXT}", "dev_of_chosen"),
+        Column("by alignment + uniformity", f"selection_{ALIGNMENT_UNIFORMITY}", "dev_of_chosen"),
+        Column("dev, best", f"selection_{OWN_TEXT}", "dev_of_best"),
+        Column("dev, last", f"selection_{OWN_TEXT}", "dev_of_last"),
     ),
     figure="agreement",
-    note="Spearman over about ten checkpoints of five epochs between -(alignment + uniformity) and STS-B dev.",
+    note="rho: Spearman over ten checkpoints of five epochs between the criterion and STS-B dev.",
 )  # fmt: skip

@@ -16,6 +16,7 @@ from mirror.studies.recipes import all_recipes, find_recipe, recipe_named
 from mirror.studies.setup import Setup, language_keys, paper_models
 from mirror.studies.table import published_beside
 from mirror.training.arguments import parse_arguments
+from mirror.training.choices import CRITERIA
 from mirror.training.levels import LEVELS
 
 
@@ -26,7 +27,8 @@ def test_a_study_is_consistent(name, tmp_path):
     assert len(set(names)) == len(names)
     known = all_tasks(tmp_path)
     tasks = {task.name for cell in study.cells for task in resolve(cell.tasks, known)}
-    assert {column.task for column in study.columns} <= tasks | {"selection", "own_text"}
+    label_free = {"own_text"} | {f"selection_{criterion}" for criterion in CRITERIA}
+    assert {column.task for column in study.columns} <= tasks | label_free
     labels = {column.label for column in study.columns} | {"average"}
     for rows in study.published.values():
         assert set(rows) <= set(study.rows)

@@ -11,17 +11,19 @@ from mirror.studies.table import collect
 
 CURVE = {"false_positive_rate": [0, 0.5, 1], "true_positive_rate": [0, 0.8, 1]}
 HISTOGRAM = {"bin_edges": [-1, 0, 1], "positive": [1, 3], "negative": [3, 1]}
+SELECTION = {
+    "main_score": 0.5,
+    "dev_of_chosen": 0.6,
+    "dev_of_best": 0.7,
+    "dev_of_last": 0.6,
+    "criterion": [-1, -2, -3],
+    "dev": [0.5, 0.7, 0.6],
+}
 ANSWERS = {
     "qnli": {"main_score": 0.6, "roc_curve": CURVE},
     "qqp_cosine": {"main_score": 0.7, "gap": 0.1, "histogram": HISTOGRAM},
-    "selection": {
-        "main_score": 0.5,
-        "dev_of_chosen": 0.6,
-        "dev_of_best": 0.7,
-        "dev_of_last": 0.6,
-        "criterion": [-1, -2, -3],
-        "dev": [0.5, 0.7, 0.6],
-    },
+    "selection_own_text": SELECTION,
+    "selection_alignment_uniformity": SELECTION,
     "isotropy": {"main_score": 0.1, "isotropy_score_rows": 0.2, "mean_vector_norm": 3.0},
 }
 
