@@ -142,6 +142,7 @@ def agreement_scatter(path: Path, records: Sequence[dict], title: str) -> None:
             axes.plot(result["criterion"], result["dev"], "o-", color=plots.COLOURS[number % len(plots.COLOURS)],
                       linewidth=0.6, markersize=4, label=label)  # fmt: skip
         axes.set(title=row, xlabel=labels[criterion])
+        axes.locator_params(axis="x", nbins=5)
         axes.legend(frameon=False, fontsize=8)
     figure.supylabel("STS-B dev", fontsize="medium")
     plots.save(figure, path, title)
