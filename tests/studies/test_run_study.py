@@ -196,6 +196,12 @@ def test_a_cell_that_two_studies_share_is_run_once(bert_folder, fakes, monkeypat
     assert len(calls(fakes)) == 11
 
 
+def test_a_run_can_select_its_checkpoint_in_a_study_that_does_not_ask_for_it(bert_folder, fakes, monkeypatch):
+    study(monkeypatch, fakes, bert_folder, "--seeds", 33, "--", "--select_by", "own_text", "--validation_samples", 50)
+    assert any("--select_by own_text" in call for call in calls(fakes))
+    assert set(json.loads((fakes / "out/after-seed33/cell.json").read_text())["tasks"]) == {"rg65"}
+
+
 def test_a_cache_that_cannot_be_written_is_refused_before_any_cell_runs(bert_folder, fakes, monkeypatch):
     (fakes / "file").touch()
     with pytest.raises(InputError, match=r"--cache .*file cannot be a folder: File exists; choose another path"):
