@@ -304,7 +304,7 @@ SELECTION = Study(
         Column("rho, own text", f"selection_{OWN_TEXT}"),
         Column("rho, alignment + uniformity", f"selection_{ALIGNMENT_UNIFORMITY}"),
         Column("dev, chosen by own text", f"selection_{OWN_TEXT}", "dev_of_chosen"),
-        Column("by alignment + uniformity", f"selection_{ALIGNMENT_UNIFORMITY}", "dev_of_chosen"),
+        Column("dev, chosen by alignment + uniformity", f"selection_{ALIGNMENT_UNIFORMITY}", "dev_of_chosen"),
         Column("dev, best", f"selection_{OWN_TEXT}", "dev_of_best"),
         Column("dev, last", f"selection_{OWN_TEXT}", "dev_of_last"),
     ),
