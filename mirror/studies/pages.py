@@ -184,7 +184,7 @@ def format_overview(folder: Path) -> str:
             verdicts.append(paragraph(text, "Verdict"))
             lines.append(f"| [{name}]({name}.md) | {paragraph(text, 'The paper')} | {verdicts[-1]} |")
     kinds = Counter(re.split(r"[:(]", text)[0].strip() for text in verdicts)
-    counts = ", ".join(f"{number} {kind}" for kind, number in sorted(kinds.items()))
+    counts = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
     return "\n".join([f"{len(verdicts)} pages: {counts}.", "", *lines, ""])
 
 

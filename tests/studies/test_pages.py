@@ -141,7 +141,7 @@ def test_the_overview_counts_verdicts_of_all_pages(studies, tmp_path, monkeypatc
     )
     make_pages(monkeypatch, docs, write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6)))
     assert (docs / "README.md").read_text() == (
-        "Before.\n<!-- verdicts -->\n\n2 pages: 1 agrees, 1 not testable here.\n\n"
+        "Before.\n<!-- verdicts -->\n\n2 pages: agrees 1, not testable here 1.\n\n"
         "| | the paper | verdict |\n| --- | --- | --- |\n"
         "| [small](small.md) | Training helps, and half of it helps less. | agrees (1 of 1) |\n"
         "| [other](other.md) | Other texts. | not testable here: no data |\n\n<!-- end of verdicts -->\nAfter.\n"
