@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.metadata import version
-from itertools import accumulate
+from itertools import accumulate, groupby
 from pathlib import Path
 
+from matplotlib.figure import Figure
 from transformers import BertForMaskedLM
 
 from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
+from mirror.evaluation.plots import COLOURS, save
 from mirror.training.manifest import last_complete_checkpoint
 
 
-HISTORY = "pretraining.json"
+HISTORY, FIGURE = "pretraining.json", "learning_curve.png"
 CARD = """---
 license: apache-2.0
 language: en
@@ -47,6 +49,8 @@ summaries that the tasks `docs_search` and `docs_search_dev` use. {tokens:.1f} m
 None of the text is part of this repository. The docstrings have the licenses of their packages, mostly BSD, MIT, Apache-2.0 and PSF.
 
 Loss of held-out text, over the whole vocabulary, 15% of the tokens masked:
+
+![Held-out loss and learning rate over tokens]({figure})
 
 {curve}
 
@@ -112,7 +116,7 @@ def read_run(checkpoint: Path, step: int, objective: str) -> dict:
 def write_card(
     folder: Path, model: BertForMaskedLM, run: str, texts: Sequence[str], licenses: Sequence[str], corpus: int
 ) -> None:
-    """Write README.md and the history.
+    """Write README.md, its figure and the history.
 
     Args:
         folder: where the model was exported.
@@ -134,18 +138,54 @@ def write_card(
         passes=tokens / corpus,
         corpus=corpus / 1e6,
         hours=sum(entry["seconds"] for entry in runs) / 3600,
-        objectives="\n".join(f"- {entry['tokens'] / 1e6:.1f} million tokens: {entry['objective']}" for entry in runs),
+        objectives="\n".join(describe_objectives(runs)),
         torch=version("torch"),
         transformers=version("transformers"),
+        figure=FIGURE,
         curve=learning_curve(runs),
     )
     (folder / "README.md").write_text(text, encoding="utf-8")
     atomic_write_text(folder / HISTORY, json.dumps({"runs": runs}, indent=1) + "\n")
+    draw_learning_curve(runs, folder / FIGURE)
 
 
 def _describe_text(path: Path, license_name: str) -> str:
     size = f"{path.stat().st_size / 1e6:.0f} MB"
     return f"{path.name} ({', '.join(filter(None, (size, license_name)))})"
+
+
+def describe_objectives(runs: Sequence[dict]) -> list[str]:
+    """What was learnt from how many tokens, in order; consecutive runs with one objective are one line."""
+    lines = []
+    for objective, group in groupby(runs, key=lambda entry: entry["objective"]):
+        tokens = [entry["tokens"] for entry in group]
+        number = f" in {len(tokens)} runs" if len(tokens) > 1 else ""
+        lines.append(f"- {sum(tokens) / 1e6:.1f} million tokens{number}: {objective}")
+    return lines
+
+
+def draw_learning_curve(runs: Sequence[dict], path: Path) -> None:
+    """Draw the held-out loss and the learning rate over tokens, with a line where a run began."""
+    starts = list(accumulate((entry["tokens"] for entry in runs), initial=0))
+    points = [
+        ((before + tokens) / 1e6, rate, loss)
+        for before, entry in zip(starts, runs, strict=False)
+        for tokens, rate, loss in entry["curve"]
+    ]
+    tokens, rates, losses = zip(*points, strict=True)
+    figure = Figure(figsize=(6.4, 4.4), layout="constrained")
+    upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
+    upper.plot(tokens, losses, color=COLOURS[0])
+    upper.annotate(
+        f"{losses[-1]:.3f}", (tokens[-1], losses[-1]), xytext=(0, 6), textcoords="offset points", ha="center"
+    )
+    lower.plot(tokens, rates, color=COLOURS[1])
+    for axes in (upper, lower):
+        for start in starts[1:-1]:
+            axes.axvline(start / 1e6, color="0.8", linewidth=0.8, zorder=0)
+    upper.set(ylabel="held-out loss")
+    lower.set(xlabel="million tokens", ylabel="learning rate", ylim=(0, None))
+    save(figure, path, "")
 
 
 def learning_curve(runs: Sequence[dict], points: int = 8) -> str:

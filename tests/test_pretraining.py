@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from data_scripts import pretrain_mini_mlm as script
 from data_scripts.predicted_words import CandidateSampler, hidden_at, pretraining_loss
-from data_scripts.pretraining_card import learning_curve, read_history
+from data_scripts.pretraining_card import describe_objectives, learning_curve, read_history
 from data_scripts.pretraining_windows import Corpus, WindowBatches
 from mirror.common.errors import InputError
 
@@ -202,6 +202,8 @@ def test_a_run_is_continued_decayed_and_exported(sentences, tmp_path, monkeypatc
         in card
     )
 
+    assert (exported / "learning_curve.png").stat().st_size and "](learning_curve.png)" in card
+
     further, again = tmp_path / "further", tmp_path / "again"  # as on a machine that has only the exported model
     for folder in (first, final):
         shutil.rmtree(folder)
@@ -241,3 +243,14 @@ def test_the_curve_counts_the_tokens_of_earlier_runs():
         "| 5.0 | 1.0e-05 | 4.250 |",
     ]
     assert len(learning_curve([first, second], points=1).splitlines()) == 2 + 2
+
+
+def test_consecutive_runs_with_one_objective_are_one_line():
+    runs = [
+        {"tokens": tokens, "objective": words} for tokens, words in ((4e6, "a"), (5e5, "a"), (1e6, "b"), (1e6, "a"))
+    ]
+    assert describe_objectives(runs) == [
+        "- 4.5 million tokens in 2 runs: a",
+        "- 1.0 million tokens: b",
+        "- 1.0 million tokens: a",
+    ]
