@@ -17,7 +17,7 @@ def after_training(folder: str, base_model: str) -> str:
     Args:
         base_model: what the training started from.
     """
-    folder, base = shlex.quote(folder), shlex.quote(base_model)
+    folder, base = shlex.quote(folder), shlex.quote(_from_here(base_model))
     return _listing(
         {
             f"python -m mirror.tools.search {folder} my_texts.txt 'a query'": "search your texts",
@@ -56,6 +56,12 @@ def after_encoding(folder: str) -> str:
         f'from datasets import load_dataset; print(load_dataset("parquet", data_files="{folder}/*.parquet")["train"])'
     )
     return _listing({f"python -c {shlex.quote(code)}": "read the vectors"})
+
+
+def _from_here(model: str) -> str:
+    """An absolute path below the working directory without it; a Hub id and any other path as they are."""
+    here = Path.cwd()
+    return str(Path(model).relative_to(here)) if Path(model).is_relative_to(here) else model
 
 
 def _script(name: str) -> str:

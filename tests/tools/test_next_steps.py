@@ -64,3 +64,16 @@ def test_the_vectors_are_read_by_the_command_that_is_printed(tmp_path, capsys):
     assert (program, flag) == ("python", "-c")
     exec(code, {})
     assert "num_rows: 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("base", "shown"),
+    [
+        (str(ROOT / "mirror" / "assets" / "mini-mlm"), "mirror/assets/mini-mlm"),
+        ("/models/bert", "/models/bert"),
+        ("org/bert", "org/bert"),
+    ],
+)
+def test_the_embedded_model_of_a_checkout_is_named_from_the_working_directory(run, base, shown):
+    (demo,) = [argv for argv in commands(after_training(run, base)) if "--before" in argv]
+    assert demo[-1] == shown
