@@ -126,7 +126,7 @@ def test_the_first_cell_installs_nothing_in_a_checkout(monkeypatch, folder):
 def checkout(tmp_path_factory) -> Path:
     """A copy of the files that the notebooks need, so that nothing is written into this checkout."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("mirror", "data_scripts", "docs", "notebooks"):
+    for name in ("mirror", "data_scripts", "docs", "notebooks", "recipes"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for script in ROOT.glob("run_*.py"):
         shutil.copy(script, folder)
