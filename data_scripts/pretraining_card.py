@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from importlib.metadata import version
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 
+import numpy as np
 from matplotlib.figure import Figure
 from transformers import BertForMaskedLM
 
@@ -166,22 +167,16 @@ def describe_objectives(runs: Sequence[dict]) -> list[str]:
 
 def draw_learning_curve(runs: Sequence[dict], path: Path) -> None:
     """Draw the held-out loss and the learning rate over tokens, with a line where a run began."""
-    starts = list(accumulate((entry["tokens"] for entry in runs), initial=0))
-    points = [
-        ((before + tokens) / 1e6, rate, loss)
-        for before, entry in zip(starts, runs, strict=False)
-        for tokens, rate, loss in entry["curve"]
-    ]
-    tokens, rates, losses = zip(*points, strict=True)
+    points = np.reshape(list(chain.from_iterable(_curves(runs))), (-1, 3))  # none if no run reached --save_steps
+    later_starts = list(accumulate(entry["tokens"] for entry in runs))[:-1]
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-    upper.plot(tokens, losses, color=COLOURS[0])
-    upper.annotate(
-        f"{losses[-1]:.3f}", (tokens[-1], losses[-1]), xytext=(0, 6), textcoords="offset points", ha="center"
-    )
-    lower.plot(tokens, rates, color=COLOURS[1])
+    upper.plot(points[:, 0], points[:, 2], color=COLOURS[0])
+    for tokens, _, loss in points[-1:]:
+        upper.annotate(f"{loss:.3f}", (tokens, loss), xytext=(0, 6), textcoords="offset points", ha="center")
+    lower.plot(points[:, 0], points[:, 1], color=COLOURS[1])
     for axes in (upper, lower):
-        for start in starts[1:-1]:
+        for start in later_starts:
             axes.axvline(start / 1e6, color="0.8", linewidth=0.8, zorder=0)
     upper.set(ylabel="held-out loss")
     lower.set(xlabel="million tokens", ylabel="learning rate", ylim=(0, None))
@@ -191,9 +186,16 @@ def draw_learning_curve(runs: Sequence[dict], path: Path) -> None:
 def learning_curve(runs: Sequence[dict], points: int = 8) -> str:
     """Held-out loss over tokens as a Markdown table, with at most `points` rows for each run."""
     rows = ["| million tokens | learning rate | held-out loss |", "| ---: | ---: | ---: |"]
-    starts = accumulate((entry["tokens"] for entry in runs), initial=0)
-    for before, entry in zip(starts, runs, strict=False):
-        every = -(-len(entry["curve"]) // points) or 1
-        for tokens, rate, loss in entry["curve"][::-1][::every][::-1]:
-            rows.append(f"| {(before + tokens) / 1e6:.1f} | {rate:.1e} | {loss:.3f} |")
+    for curve in _curves(runs):
+        every = -(-len(curve) // points) or 1
+        rows += [f"| {tokens:.1f} | {rate:.1e} | {loss:.3f} |" for tokens, rate, loss in curve[::-1][::every][::-1]]
     return "\n".join(rows)
+
+
+def _curves(runs: Sequence[dict]) -> list[list[tuple[float, float, float]]]:
+    """For each run million tokens, those of the runs before it included, learning rate and held-out loss."""
+    starts = accumulate((entry["tokens"] for entry in runs), initial=0)
+    return [
+        [((before + tokens) / 1e6, rate, loss) for tokens, rate, loss in entry["curve"]]
+        for before, entry in zip(starts, runs, strict=False)
+    ]

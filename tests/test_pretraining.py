@@ -12,7 +12,7 @@ from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 from data_scripts import pretrain_mini_mlm as script
 from data_scripts.predicted_words import CandidateSampler, hidden_at, pretraining_loss
-from data_scripts.pretraining_card import describe_objectives, learning_curve, read_history
+from data_scripts.pretraining_card import describe_objectives, draw_learning_curve, learning_curve, read_history
 from data_scripts.pretraining_windows import Corpus, WindowBatches
 from mirror.common.errors import InputError
 
@@ -254,3 +254,8 @@ def test_consecutive_runs_with_one_objective_are_one_line():
         "- 1.0 million tokens: b",
         "- 1.0 million tokens: a",
     ]
+
+
+def test_a_run_too_short_for_a_held_out_loss_has_an_empty_figure(tmp_path):
+    draw_learning_curve([{"tokens": 4_000_000, "curve": []}], tmp_path / "curve.png")
+    assert (tmp_path / "curve.png").stat().st_size
