@@ -7,7 +7,8 @@ TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 GPU_ARGS ?=
-.PHONY: help install demo study-list gpu-report test test-slow test-min mutants check clean
+SLOW_ARGS ?=
+.PHONY: help install demo study-list gpu-report test test-slow test-min check clean
 
 # make table3 STUDY_MODEL=bert-base-uncased STUDY_ARGS="--num_processes 2 -- --bf16"
 STUDY_MODEL ?= mirror/assets/mini-mlm
@@ -54,14 +55,14 @@ study-list: install ## list the studies of the paper's tables and figures; `make
 $(STUDIES): install
 	$(BIN)/python run_study.py $@ --model_name_or_path $(STUDY_MODEL) $(STUDY_ARGS)
 
-gpu-report: install ## what one GPU makes of this project: proofs, then times (GPU_ARGS="--processes 2" for several)
+gpu-report: install ## prove on one GPU that results are right, then time them (GPU_ARGS="--processes 2" for several)
 	$(BIN)/python benchmarks/gpu_report.py $(GPU_ARGS)
 
 test: install ## the test suite, under five minutes on two cores
 	$(TEST) -n 2 --dist loadfile
 
-test-slow: install ## the tests that take minutes
-	$(TEST) -m slow
+test-slow: install ## the slow tests, under 40 minutes on two cores (SLOW_ARGS="--slow-tenth 3": a tenth of them)
+	$(TEST) -m slow -n 2 --dist worksteal $(SLOW_ARGS)
 
 $(VENV)-min/.installed: pyproject.toml requirements-dev.txt requirements-demo.txt
 	$(PYTHON) -m venv $(VENV)-min
@@ -69,10 +70,6 @@ $(VENV)-min/.installed: pyproject.toml requirements-dev.txt requirements-demo.tx
 	$(VENV)-min/bin/uv pip install --quiet --python $(VENV)-min/bin/python --resolution lowest-direct \
 	    -r pyproject.toml -r requirements-dev.txt
 	@touch $@
-
-mutants: install ## how many small changes of the core modules the tests notice; about an hour
-	$(BIN)/python -m pip install --quiet -r requirements-mutants.txt
-	$(BIN)/python -m tests.mutation
 
 test-min: $(VENV)-min/.installed ## the test suite with the lowest versions that pyproject.toml allows
 	$(subst $(BIN),$(VENV)-min/bin,$(TEST)) -n 2 --dist loadfile

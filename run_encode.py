@@ -20,13 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.common.cli import Parser, add_prompt, add_timeout, add_trust, positive
+from mirror.common.cli import Parser, add_prompt, add_timeout, add_trust, configure_logging, positive
 from mirror.common.errors import run_main
-from mirror.common.logging import configure_logging
 
 
 if TYPE_CHECKING:
-    from mirror.data.corpus import CorpusSource
+    from mirror.data.source import CorpusSource
 
 logger = logging.getLogger("run_encode")
 
@@ -36,35 +35,29 @@ def main() -> None:
     args = parse_arguments()
     configure_logging()
 
-    # Imported here so that --help and errors in the flags are immediate; torch after the files are found.
+    # Imported here so that --help and errors in the flags are immediate. torch follows after the files are found.
     from mirror.data.files import expand_paths
 
     expand_paths(args.input_file or ())
 
-    from mirror.common import loading_policy
+    from mirror.common import trust
     from mirror.common.distributed import join_processes
     from mirror.modeling.embedding_cache import fingerprint
     from mirror.modeling.encoder import Encoder
-    from mirror.tools.embedding_shards import ShardFolder, fill, read_rows
-    from mirror.tools.next_steps import after_encoding
+    from mirror.tools.vectors import ShardFolder, fill, read_rows
+    from mirror.training.finish import after_encoding
 
     state = join_processes(args.ddp_timeout)
 
-    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
+    trust.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Rows, model, folder ---------------------------------------------------------------------------------------
     with state.main_process_first():
         rows = read_rows(corpus_source(args))
     encoder = Encoder.from_pretrained(
-        args.model_name_or_path,
-        args.pooling,
-        args.max_seq_length,
-        args.dtype,
-        state.device,
-        args.prompt,
-        args.prompt_name,
-        args.truncate_dim,
-    )
+        args.model_name_or_path, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt,
+        args.prompt_name, args.truncate_dim,
+    )  # fmt: skip
     common = {
         "pooling": encoder.pooling,
         "max_seq_length": encoder.max_seq_length,
@@ -86,7 +79,7 @@ def main() -> None:
     if state.is_main_process:
         folder.finish(num_rows)
         logger.info(
-            "encoded %s rows into %d-dimensional %s vectors", f"{num_rows:,}", encoder.dimension, args.vector_type
+            "Encoded %s rows into %d-dimensional %s vectors", f"{num_rows:,}", encoder.dimension, args.vector_type
         )
         logger.info(after_encoding(args.output_dir))
         sys.stdout.write(f"{args.output_dir}\n")
@@ -97,37 +90,29 @@ def parse_arguments() -> Namespace:
     parser = Parser(__doc__)
     encoding = parser.add_argument_group("Model")
     add = encoding.add_argument
-    add("--model_name_or_path", metavar="M", required=True, help="a Hub id or a folder")
-    add("--pooling", help="required for a plain masked LM (default: the checkpoint's)")
+    add("--model_name_or_path", metavar="M", required=True, help="Hub id or path of the model.")
+    add("--pooling", help="Pooling. Required for a plain masked LM (default: the checkpoint's).")
     add_prompt(encoding)
-    add("--max_seq_length", type=positive, metavar="N", help="in tokens (default: the checkpoint's)")
-    add("--truncate_dim", type=positive, metavar="D", help="keep the first D dimensions (default: the checkpoint's)")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="precision of the model")
-    add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass")
+    add("--max_seq_length", type=positive, metavar="N", help="Maximum number of tokens (default: the checkpoint's).")
+    add("--truncate_dim", type=positive, metavar="D", help="Number of dimensions to keep (default: the checkpoint's).")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="Precision of the model.")
+    add("--batch_size", type=positive, default=64, metavar="B", help="Number of texts per forward pass.")
     add_timeout(encoding)
     add = parser.add_argument_group("Texts").add_argument
-    add(
-        "--input_file",
-        nargs="+",
-        metavar="F",
-        help="txt (one text per line), csv, tsv, json, jsonl or parquet files; names or glob patterns",
-    )
-    add("--dataset_name", metavar="D", help="a Hub dataset or a local dataset folder, instead of --input_file")
-    add("--dataset_config_name", metavar="C", help="configuration of the dataset (default: the only one)")
-    add("--dataset_split", default="train", metavar="S", help="split of the dataset")
-    add("--streaming", action="store_true", help="read the input while encoding, without a copy on the disk")
-    add("--text_column", metavar="T", help="column of the texts (default: 'text', or the only column)")
+    add("--input_file", nargs="+", metavar="F",
+        help="Path or glob of txt (one text per line), csv, tsv, json, jsonl or parquet files (default: --dataset_name).")  # fmt: skip
+    add("--dataset_name", metavar="D", help="Hub id or path of a data set, instead of --input_file (default: none).")
+    add("--dataset_config_name", metavar="C", help="Configuration of the data set (default: the only one).")
+    add("--dataset_split", default="train", metavar="S", help="Split of the data set.")
+    add("--streaming", action="store_true", help="Whether to read the input while encoding, without a copy on disk.")
+    add("--text_column", metavar="T", help="Column with the text (default: 'text', or the only column).")
     add = parser.add_argument_group("Output").add_argument
-    add("--output_dir", metavar="V", required=True, help="output folder for the shards")
-    add(
-        "--vector_type",
-        choices=("float32", "float16", "int8", "binary"),
-        default="float32",
-        help="type of the stored vectors: 4, 2, 1 or 1/8 bytes a number; what a search loses is printed",
-    )
-    add("--shard_rows", type=positive, default=20_000, metavar="R", help="rows per shard")
-    add("--keep_text", action="store_true", help="also store the text of each row")
-    add_trust(parser.add_argument_group("Models of others"))
+    add("--output_dir", metavar="V", required=True, help="Path to the folder of the shards.")
+    add("--vector_type", choices=("float32", "float16", "int8", "binary"), default="float32",
+        help="Type of the stored vectors: 4, 2, 1 or 1/8 bytes a number. The loss in search is logged.")  # fmt: skip
+    add("--shard_rows", type=positive, default=20_000, metavar="R", help="Number of rows per shard.")
+    add("--keep_text", action="store_true", help="Whether to store the text of each row too.")
+    add_trust(parser.add_argument_group("Untrusted models"))
     args = parser.parse_args()
     if bool(args.input_file) == bool(args.dataset_name):
         parser.error("give either --input_file or --dataset_name")
@@ -135,10 +120,11 @@ def parse_arguments() -> Namespace:
 
 
 def corpus_source(args: Namespace) -> CorpusSource:
-    from mirror.data.corpus import CorpusSource
+    """Return the source of the rows, strict because every line gets a row."""
+    from mirror.data.source import CorpusSource
 
     given = {name: value for name, value in vars(args).items() if name in CorpusSource.__dataclass_fields__}
-    return CorpusSource(train_file=tuple(args.input_file or ()), strict=True, **given)  # a row for every line
+    return CorpusSource(train_file=tuple(args.input_file or ()), strict=True, **given)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,8 @@ import logging
 import sys
 from pathlib import Path
 
-from mirror.common.cli import Parser, add_prompt, add_timeout, add_trust, positive
+from mirror.common.cli import Parser, add_prompt, add_timeout, add_trust, configure_logging, positive
 from mirror.common.errors import InputError, run_main
-from mirror.common.logging import configure_logging
 
 
 logger = logging.getLogger("run_eval")
@@ -29,11 +28,11 @@ def main() -> None:
     # ---- Arguments -------------------------------------------------------------------------------------------------
     args = parse_arguments()
     configure_logging()
-    check_files(args)
 
     # Imported here so that --help and errors in the flags are immediate.
-    from mirror.evaluation.catalogue import Options, all_tasks, listing
-    from mirror.evaluation.run import default_data_dir, make_plan, preparation
+    from mirror.evaluation.catalogue import all_tasks, default_data_dir, listing
+    from mirror.evaluation.run import Progress, make_plan
+    from mirror.evaluation.task import Options, preparation
 
     # ---- Tasks -----------------------------------------------------------------------------------------------------
     data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()
@@ -52,20 +51,18 @@ def main() -> None:
         raise InputError("--second_model_name_or_path is for the tasks bli_..., and none of them is in --tasks")
 
     # Imported here so that errors in the names of tasks and in their data come early.
-    from mirror.common import loading_policy
-    from mirror.common.atomic_files import make_output_folder
+    from mirror.common import trust
     from mirror.common.distributed import join_processes
+    from mirror.common.files import make_output_folder
+    from mirror.evaluation import results
     from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
-    from mirror.evaluation.pictures import draw_all, draw_translations
-    from mirror.evaluation.progress import Progress
+    from mirror.evaluation.plots import draw_all
     from mirror.evaluation.published import find_rows
-    from mirror.evaluation.results import file_name, list_files, result_paths, write_results
-    from mirror.evaluation.table import comparison, format_text, short_names
     from mirror.modeling.embedding_cache import fingerprint
-    from mirror.modeling.encoder import Encoder
-    from mirror.tools.next_steps import after_scoring
+    from mirror.modeling.encoder import Encode, Encoder
+    from mirror.training.finish import after_scoring
 
-    loading_policy.grant(args.allow_pickle, args.trust_remote_code)
+    trust.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
     output_dir = make_output_folder(args.output_dir)
@@ -78,43 +75,43 @@ def main() -> None:
         fit_on=args.fit_on,
     )
 
-    def load(name: str) -> Encoder:
+    def load(name: str) -> tuple[Encoder, str, Encode]:
+        """Return a model's encoder, its fingerprint, and its `encode` with these settings."""
         encoder = Encoder.from_pretrained(
             name, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt, args.prompt_name
         )
-        logger.info("%s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
-        return encoder
+        logger.info("Loaded %s: pooling %s, %d tokens, %s", name, encoder.pooling, encoder.max_seq_length, args.dtype)
+        sha256 = fingerprint(encoder)
+        return encoder, sha256, make_encode(encoder, settings, sha256)
 
     second_encode, second = None, {}
     if name := args.second_model_name_or_path:
-        encoder = load(name)
-        second = {"second_model_name_or_path": name, "second_pooling": encoder.pooling}
-        second["second_model_sha256"] = fingerprint(encoder)
-        second_encode = make_encode(encoder, settings, second["second_model_sha256"])
+        encoder, sha256, second_encode = load(name)
+        second = {"second_model_name_or_path": name, "second_pooling": encoder.pooling, "second_model_sha256": sha256}
     models = args.models or [args.model_name_or_path]
-    records, unfinished, pictures = [], [], []
-    for name, label in zip(models, short_names(models), strict=True):
-        encoder = load(name)
-        model_sha256 = fingerprint(encoder)
-        encode = make_encode(encoder, settings, model_sha256)
+    records, unfinished, figures = [], [], []
+    for name, label in zip(models, results.short_names(models), strict=True):
+        encoder, sha256, encode = load(name)
         described = describe(name, encoder, args.dtype, settings) | second
-        place = output_dir / f"_unfinished-{file_name(label)}.json"
-        progress = Progress(place, described | {"model_sha256": model_sha256}, state.is_main_process)
+        place = output_dir / f"_unfinished-{results.file_name(label)}.json"
+        progress = Progress(place, described | {"model_sha256": sha256}, state.is_main_process)
         state.wait_for_everyone()  # all have read before the first one writes
         records.append(described | plan.run(encode, encoder, progress, second_encode))
         unfinished.append(progress)
-        pictures += draw_translations(encode, plan.tasks, label, output_dir)
+        for task in plan.tasks:
+            if task.task.plot_vectors:
+                figures += task.task.plot_vectors(encode, data_dir, label, output_dir)
 
     # ---- Results ---------------------------------------------------------------------------------------------------
     if state.is_main_process:
-        columns, table = comparison(records, find_rows(records, args.published))
-        written = write_results(records, columns, table, output_dir)
+        columns, table = results.comparison(records, find_rows(records, args.published))
+        written = results.write_results(records, columns, table, output_dir)
         for progress in unfinished:
             progress.finish()
-        written += draw_all(records, columns, table, output_dir) + pictures
-        sys.stdout.write(format_text(columns, table) + "\n")
-        logger.info("written to %s:\n%s", output_dir, list_files(written, output_dir))
-        logger.info(after_scoring(models, result_paths(models, output_dir)))
+        written += draw_all(records, columns, table, [task.task for task in plan.tasks], output_dir) + figures
+        sys.stdout.write(results.format_text(columns, table) + "\n")
+        logger.info("Saved results to %s:\n%s", output_dir, results.list_files(written, output_dir))
+        logger.info(after_scoring(models, results.result_paths(models, output_dir)))
     state.wait_for_everyone()
     state.destroy_process_group()
 
@@ -122,66 +119,50 @@ def main() -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument_group("Models and tasks").add_argument
-    add("--model_name_or_path", metavar="M", help="a Hub id or a folder")
+    add("--model_name_or_path", metavar="M", help="Hub id or path of the model to score")
+    add("--models", nargs="+", metavar="M", help="Hub ids or paths of several models, shown side by side")
     add(
         "--second_model_name_or_path",
         metavar="M",
-        help="encoder of the target language of bli_..., where --model_name_or_path is that of the source language "
+        help="Encoder of the target language of bli_..., where --model_name_or_path is that of the source language "
         "(default: one encoder for both)",
     )
-    add("--models", nargs="+", metavar="M", help="several models, shown side by side")
-    add("--tasks", nargs="+", metavar="T", help="names of tasks and groups; --list_tasks prints all names")
-    add("--data_dir", metavar="D", help="folder of evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
-    add("--output_dir", metavar="R", help="output folder for the results")
     add(
-        "--list_tasks",
-        action="store_true",
-        help="print all tasks and groups and whether their data is available, then exit",
+        "--tasks",
+        nargs="+",
+        metavar="T",
+        help="Names of tasks and groups (--list_tasks prints them), or paths of .tsv files of scored pairs",
     )
-    add("--skip_missing", action="store_true", help="skip tasks without data; results.json lists them")
-    add(
-        "--published",
-        metavar="SYSTEM",
-        help="published system to compare with, or 'none' (default: the most similar name)",
-    )
+    add("--data_dir", metavar="D", help="Path to the evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
+    add("--output_dir", metavar="R", help="Path to the output folder for the results")
+    add("--list_tasks", action="store_true", help="Whether to print all tasks and groups and exit")
+    add("--skip_missing", action="store_true", help="Whether to skip tasks without data. results.json lists them")
+    add("--published", metavar="SYSTEM", help="Published system to show, or none (default: most similar name)")
     encoding = parser.add_argument_group("Encoding")
     add = encoding.add_argument
-    add("--pooling", help="required for a plain masked LM (default: the checkpoint's)")
+    add("--pooling", help="Pooling mode, which a plain masked LM needs (default: the checkpoint's)")
     add_prompt(encoding)
-    add("--max_seq_length", type=positive, metavar="N", help="in tokens (default: the checkpoint's)")
-    add("--batch_size", type=positive, default=64, metavar="B", help="texts per forward pass")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="precision of the model")
+    add("--max_seq_length", type=positive, metavar="N", help="Number of tokens of a text (default: the checkpoint's)")
+    add("--batch_size", type=positive, default=64, metavar="B", help="Number of texts per forward pass")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), default="float32", help="Precision of the model")
     add_timeout(encoding)
-    add("--cache_dir", metavar="C", help="folder of cached embeddings (default: embeddings/ in the output folder)")
-    add("--no_cache", action="store_true", help="do not cache embeddings")
-    add("--truncate_dim", type=positive, metavar="D", help="score only the first D dimensions (default: all)")
-    add(
-        "--remove_components",
-        type=positive,
-        metavar="N",
-        help="remove the first N principal components (CMLM section 5.1)",
-    )
+    add("--cache_dir", metavar="C", help="Path to cached embeddings (default: embeddings/ in --output_dir)")
+    add("--no_cache", action="store_true", help="Whether to compute embeddings without the cache")
+    add("--truncate_dim", type=positive, metavar="D", help="Number of first dimensions to score (default: all)")
+    add("--remove_components", type=positive, metavar="N", help="Number of first principal components to remove")
     add(
         "--fit_on",
         default="per_language",
         metavar="FILE",
-        help="file of texts, one per line, to fit the principal components on (default: each language separately)",
+        help="Path to texts, one per line, to fit the components on (default: those of each language separately)",
     )
     add = parser.add_argument_group("Single tasks").add_argument
-    add(
-        "--bli_vocabulary",
-        metavar="FILE",
-        help="words to add to the candidates of BLI, one per line; {language} in the path is the target language",
-    )
-    add("--bli_self_learning", action="store_true", help="refine the maps of BLI by self-learning")
-    add(
-        "--bel_add_mentions",
-        action="store_true",
-        help="add training and dev mentions to the dictionaries of entity linking",
-    )
-    add("--isotropy_texts", metavar="FILE", help="texts for the task isotropy, one per line")
-    add("--senteval_dir", metavar="D", help="folder with SentEval's files in another language, for the transfer tasks")
-    add_trust(parser.add_argument_group("Models of others"))
+    add("--bli_vocabulary", metavar="FILE", help="Path to more words for BLI; {language} is the target language")
+    add("--bli_self_learning", action="store_true", help="Whether to refine the maps of BLI by self-learning")
+    add("--bel_add_mentions", action="store_true", help="Whether to add training and dev mentions to dictionaries")
+    add("--isotropy_texts", metavar="FILE", help="Path to texts for the task isotropy, one per line")
+    add("--senteval_dir", metavar="D", help="Path to SentEval's files in another language")
+    add_trust(parser.add_argument_group("Untrusted models"))
     args = parser.parse_args()
     if not args.list_tasks:
         for flag in ("tasks", "output_dir"):
@@ -191,18 +172,10 @@ def parse_arguments() -> argparse.Namespace:
             parser.error("give either --model_name_or_path or --models")
         if args.second_model_name_or_path and args.models:
             parser.error("--second_model_name_or_path needs --model_name_or_path; leave --models out")
-    return args
-
-
-def check_files(args: argparse.Namespace) -> None:
-    """
-    Raises:
-        InputError: a file that a flag names does not exist.
-    """
-    fit_on = None if args.fit_on == "per_language" else args.fit_on
-    for flag, path in (("fit_on", fit_on), ("isotropy_texts", args.isotropy_texts)):
-        if path and not Path(path).is_file():
+    for flag, path in (("fit_on", args.fit_on), ("isotropy_texts", args.isotropy_texts)):
+        if path and path != parser.get_default(flag) and not Path(path).is_file():
             raise InputError(f"--{flag} {path}: no such file")
+    return args
 
 
 if __name__ == "__main__":

@@ -10,8 +10,8 @@ The encoder in --output_dir loads in transformers, sentence-transformers and run
 
 from __future__ import annotations
 
+from mirror.common.cli import configure_logging
 from mirror.common.errors import run_main
-from mirror.common.logging import configure_logging
 from mirror.training.arguments import parse_arguments
 
 
@@ -22,9 +22,8 @@ def main() -> None:
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.data.corpus import load_training_corpus
     from mirror.evaluation.run import make_plan
-    from mirror.tools.finish_run import finish_run
-    from mirror.training.keep import make_kept_score
-    from mirror.training.preflight import preflight
+    from mirror.training.run_setup import preflight
+    from mirror.training.selection import make_kept_score
     from mirror.training.trainer import MirrorTrainer
 
     # A wrong name or file is refused before the texts are read.
@@ -37,9 +36,8 @@ def main() -> None:
         corpus = load_training_corpus(data_args.source())
 
     trainer = MirrorTrainer(model=script_args.model_name_or_path, args=config, train_dataset=corpus)
-    metrics = trainer.train(resume_from_checkpoint=checkpoint).metrics
-
-    finish_run(trainer, metrics, commit_message="Mirror encoder")  # save, verify, record, card, push
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.finish()  # save, verify, record, card, push
 
 
 if __name__ == "__main__":

@@ -15,64 +15,42 @@ is reported beside the speed, to check that faster embeddings score the same. Ru
 
 from __future__ import annotations
 
+import csv
 import sys
-import tempfile
 import time
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.side_by_side import (
-    Results,
-    add_common_flags,
-    markdown,
-    median,
-    prepare,
-    ratio,
-    run_child,
-    run_interleaved,
-    spread,
-    write_report,
-)
+from benchmarks.side_by_side import Results, add_common_flags, markdown, median, ratio, run_benchmark, spread
 from mirror.common.errors import InputError, run_main
 
 
-WAYS = ("ours", "sentence-transformers", "original-way")
 PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-DEFAULT_VARIANTS = tuple(f"{way}-{precision}" for precision in ("fp32", "bf16") for way in reversed(WAYS))
+DEFAULT_VARIANTS = tuple(
+    f"{way}-{precision}" for precision in ("fp32", "bf16") for way in ("original-way", "sentence-transformers", "ours")
+)
 WARMUP_PAIRS = 128
 
 
 def main() -> None:
     args = parse_arguments()
-    if args.child:
-        run_child(args, measure)
-        return
-    with tempfile.TemporaryDirectory() as work:
-        flags = [*sys.argv[1:], "--work", work]
-        facts = prepare(__file__, flags)
-        results = run_interleaved(__file__, args.variants, args.rounds, flags)
-    title = (
-        f"Encoding {facts['sentences']:,} sentences ({facts['distinct']:,} distinct) with {facts['model']}; "
-        f"{facts['machine']}; {args.rounds} rounds; median (min-max)"
-    )
-    bars = {name: [facts["sentences"] / run["seconds"] for run in runs] for name, runs in results.items() if runs}
-    table = table_of(results, facts["sentences"])
-    write_report(args.output_dir, "encode_speed", title, table, results, bars, "sentences per second")
+    run_benchmark(__file__, args, measure, args.variants, report)
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
-    add("--sts_file", required=True, help="tab-separated, with a header: sentence1, sentence2, score")
-    add("--model_name_or_path", help="default: a new BERT of 6 layers x 384 with random weights")
-    add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=" ".join(DEFAULT_VARIANTS))
-    add("--batch_size", type=int, default=64)
-    add("--max_length", type=int, default=64, help="in tokens (default: 64)")
-    add("--pooling", choices=("cls", "mean"), default="cls")
+    add("--sts_file", required=True, help="Path to a tab-separated file with a header: sentence1, sentence2, score")
+    add("--model_name_or_path", help="Encoder to measure. Default: a new BERT of 6 layers x 384 with random weights")
+    add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=f"Default: {' '.join(DEFAULT_VARIANTS)}")
+    add("--batch_size", type=int, default=64, help="Number of texts in a batch. Default: 64")
+    add("--max_length", type=int, default=64, help="Longest text in tokens. Default: 64")
+    add("--pooling", choices=("cls", "mean"), default="cls", help="Default: cls")
     add_common_flags(parser)
     args = parser.parse_args(argv)
     for variant in args.variants:
@@ -82,120 +60,90 @@ def parse_arguments(argv: list[str] | None = None) -> Namespace:
     return args
 
 
-def table_of(results: Results, sentences: int) -> str:
-    header = (
-        "variant",
-        "seconds",
-        "sentences/s",
-        "vs original-way",
-        "vs sentence-transformers",
-        "Spearman",
-        "peak GB",
+def report(args: Namespace, facts: dict, results: Results) -> tuple[str, str]:
+    """Return the title, and a table with one row per variant. One that failed says so."""
+    sentences = facts["sentences"]
+    title = (
+        f"Encoding {sentences:,} sentences ({facts['distinct']:,} distinct) with {facts['model']}; {facts['machine']}; "
+        f"{args.rounds} rounds; median (min-max)"
     )
     rows = []
     for variant, runs in results.items():
         if not runs:
-            rows.append((variant, "failed", *["-"] * (len(header) - 2)))
+            rows.append((variant, "failed", *["-"] * 5))
             continue
         precision = variant.rpartition("-")[2]
         others = (results.get(f"{other}-{precision}") for other in ("original-way", "sentence-transformers"))
+        times, speed = spread([run["seconds"] for run in runs]), f"{sentences / median(runs, 'seconds'):.0f}"
+        ratios = (ratio(other, runs, "seconds") for other in others)
         rows.append(
-            (
-                variant,
-                spread([run["seconds"] for run in runs]),
-                f"{sentences / median(runs, 'seconds'):.0f}",
-                *(ratio(other, runs, "seconds") for other in others),
-                f"{median(runs, 'spearman'):.4f}",
-                f"{median(runs, 'peak_gb'):.2f}",
-            )
+            (variant, times, speed, *ratios, f"{median(runs, 'spearman'):.4f}", f"{median(runs, 'peak_gb'):.2f}")
         )
-    return markdown(header, rows)
+    ratios = ("vs original-way", "vs sentence-transformers")
+    return title, markdown(("variant", "seconds", "sentences/s", *ratios, "Spearman", "peak GB"), rows)
 
 
 # ---- In a measuring subprocess ---------------------------------------------------------------------------------------
 
 
 def measure(variant: str, args: Namespace) -> dict:
+    import torch
     from scipy.stats import spearmanr
 
-    from benchmarks.stand_in import peak_memory, synchronise
+    from benchmarks.stand_in import machine, make_model, peak_memory, synchronize
 
-    first, second, gold = read_pairs(args.sts_file)
+    with open(args.sts_file, encoding="utf-8") as file:
+        pairs = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    first, second = ([pair[column] for pair in pairs] for column in ("sentence1", "sentence2"))
+    model = args.model_name_or_path or str(Path(args.work) / "model")
     if variant == "prepare":
-        return make_inputs(args, first, second)
+        if not args.model_name_or_path:
+            make_model(Path(model), first + second)
+        name = Path(args.model_name_or_path or "a BERT of 6 layers x 384").name
+        distinct = len(set(first + second))
+        return {"model": name, "machine": machine(), "sentences": 2 * len(first), "distinct": distinct}
     way, _, precision = variant.rpartition("-")
-    make = {"ours": ours, "sentence-transformers": sentence_transformers, "original-way": original_way}[way]
-    score = make(args.model_name_or_path or str(Path(args.work) / "model"), PRECISIONS[precision], args)
-    score(first[:WARMUP_PAIRS], second[:WARMUP_PAIRS])
-    synchronise()
+    encode = WAYS[way](model, PRECISIONS[precision], args)
+    encode(first[:WARMUP_PAIRS], second[:WARMUP_PAIRS])
+    synchronize()
     start = time.perf_counter()
-    cosines = score(first, second)
+    cosines = torch.cosine_similarity(*encode(first, second)).tolist()
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "spearman": float(spearmanr(gold, cosines).statistic), "peak_gb": peak_memory()}
+    spearman = float(spearmanr([float(pair["score"]) for pair in pairs], cosines).statistic)
+    return {"seconds": seconds, "spearman": spearman, "peak_gb": peak_memory()}
 
 
-def read_pairs(path: str) -> tuple[list[str], list[str], list[float]]:
-    from mirror.evaluation.task import DataFile
-
-    columns = DataFile(Path(path).name, ("sentence1", "sentence2", "score")).read(Path(path).parent)
-    return columns["sentence1"], columns["sentence2"], list(map(float, columns["score"]))
+# Each way returns a function that maps the texts of both sides to their vectors, two float32 tensors (N, D).
 
 
-def make_inputs(args: Namespace, first: list[str], second: list[str]) -> dict:
-    from benchmarks.stand_in import machine, make_model
-
-    if not args.model_name_or_path:
-        make_model(Path(args.work) / "model", first + second)
-    return {
-        "model": Path(args.model_name_or_path or "a BERT of 6 layers x 384 (random weights)").name,
-        "machine": machine(),
-        "sentences": 2 * len(first),
-        "distinct": len(set(first + second)),
-    }
-
-
-Score = Callable[[list[str], list[str]], list[float]]  # texts of both sides -> cosine of each pair
-
-
-def ours(model: str, dtype: str, args: Namespace) -> Score:
+def ours(model: str, dtype: str, args: Namespace) -> Callable:
     import torch
 
     from mirror.modeling.encoder import Encoder
 
     encoder = Encoder.from_pretrained(model, args.pooling, args.max_length, dtype)
-
-    def score(first: list[str], second: list[str]) -> list[float]:
-        vectors = torch.from_numpy(encoder.encode(first + second, batch_size=args.batch_size, show_progress=False))
-        return torch.cosine_similarity(*vectors.chunk(2)).tolist()
-
-    return score
+    encode = partial(encoder.encode, batch_size=args.batch_size, show_progress=False)
+    return lambda first, second: torch.from_numpy(encode(first + second)).chunk(2)
 
 
-def sentence_transformers(model: str, dtype: str, args: Namespace) -> Score:
-    import torch
+def sentence_transformers(model: str, dtype: str, args: Namespace) -> Callable:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     body = Transformer(model, max_seq_length=args.max_length, model_kwargs={"dtype": dtype})
     encoder = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), args.pooling)])
-    settings = {"batch_size": args.batch_size, "convert_to_tensor": True, "show_progress_bar": False}
-
-    def score(first: list[str], second: list[str]) -> list[float]:
-        sides = (encoder.encode(side, **settings).float() for side in (first, second))
-        return torch.cosine_similarity(*sides).tolist()
-
-    return score
+    encode = partial(encoder.encode, batch_size=args.batch_size, convert_to_tensor=True, show_progress_bar=False)
+    return lambda *sides: [encode(side).float() for side in sides]
 
 
-def original_way(model: str, dtype: str, args: Namespace) -> Score:
+def original_way(model: str, dtype: str, args: Namespace) -> Callable:
     import torch
+    from transformers import AutoModel, AutoTokenizer
 
     from benchmarks.stand_in import device
-    from mirror.modeling.backbone import load_backbone
-    from mirror.modeling.encoder import DTYPES
 
-    encoder, tokenizer = load_backbone(model, args.pooling, DTYPES[dtype])
-    encoder.to(device()).eval()
+    encoder = AutoModel.from_pretrained(model, dtype=dtype).to(device()).eval()
+    tokenizer = AutoTokenizer.from_pretrained(model)
     padding = {"padding": "max_length", "truncation": True, "max_length": args.max_length, "return_tensors": "pt"}
 
     @torch.no_grad()
@@ -207,7 +155,10 @@ def original_way(model: str, dtype: str, args: Namespace) -> Score:
             parts.append((hidden[:, 0] if args.pooling == "cls" else hidden.mean(dim=1)).float().cpu())
         return torch.cat(parts)
 
-    return lambda first, second: torch.cosine_similarity(encode(first), encode(second)).tolist()
+    return lambda *sides: [encode(side) for side in sides]
+
+
+WAYS = {"ours": ours, "sentence-transformers": sentence_transformers, "original-way": original_way}
 
 
 if __name__ == "__main__":

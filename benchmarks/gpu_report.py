@@ -1,15 +1,15 @@
-"""What a GPU does with this project: first whether its results are right, then how fast it is. Under ten minutes on one GPU.
+"""Reports what a GPU does with this project: first whether its results are right, then how fast it is. Under ten minutes.
 
     make gpu-report
     python benchmarks/gpu_report.py --output_dir out/gpu
     python benchmarks/gpu_report.py --processes 2   # what several GPUs do with NCCL: the list in docs/scaling.md
 
-Proofs: packed rows give the padded result on six architectures in three precisions; the ways of packed attention agree; an
-overflow in float16 skips one step; a resumed run is the run that was not interrupted. Measurements: training on 10,000 made-up
-sentences with models of the size of BERT-base and ModernBERT-base (random weights), at 200 sentences a step and, with gradient
-caching, at 4,096, beside the method of the released Mirror-BERT code and sentence-transformers with its own training without
-padding. A part that fails is a row with its reason. Without a GPU the same program runs on the CPU at toy size, which proves
-the program and measures nothing.
+Proofs: packed rows give the padded result on six architectures in three precisions, the ways of packed attention agree, an
+overflow in float16 skips one step, and a resumed run is the run that was not interrupted. Measurements: training on 10,000
+made-up sentences with models of the size of BERT-base and ModernBERT-base (random weights), at 200 sentences a step and, with
+gradient caching, at 4,096, beside the method of the released Mirror-BERT code and sentence-transformers with its own training
+without padding. The report is written after each part, so an early end loses no result. A part that fails is a row with its
+reason. Without a GPU the same program runs on the CPU at toy size, which proves the program and measures nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks import train_speed
 from benchmarks.side_by_side import add_common_flags, markdown, prepare, run_child, run_in_subprocess
 from mirror.common.errors import one_line, run_main
+from mirror.common.files import atomic_write_text
 
 
 PROOFS = ("packed-equals-padded", "attention-ways", "fp16-overflow", "resume")
@@ -48,24 +49,26 @@ def main() -> None:
         flags = [*sys.argv[1:], "--work", work]
         facts = prepare(__file__, flags)
         names = ["processes"] if args.processes > 1 else [*PROOFS, *measurements(args, facts["gpu"])]
-        results = {name: attempt(name, flags, deadline) for name in names}
-    write(args, facts, results)
+        results: dict[str, dict] = {}
+        for name in names:
+            results[name] = attempt(name, flags, deadline)
+            report = write(args, facts, results)
+    print(report)
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
-    parser.add_argument(
-        "--minutes", type=float, default=10, help="no part is started or goes on after this (default: 10)"
-    )
-    parser.add_argument("--processes", type=int, default=1, help="check this many processes instead (default: 1)")
-    parser.add_argument("--models", nargs="+", choices=MODELS, default=MODELS, help=f"default: {' '.join(MODELS)}")
+    add = parser.add_argument
+    add("--minutes", type=float, default=10, help="Number of minutes after which every part is stopped. Default: 10")
+    add("--processes", type=int, default=1, help="Number of processes to check instead, if more than 1. Default: 1")
+    add("--models", nargs="+", choices=MODELS, default=MODELS, help=f"Default: {' '.join(MODELS)}")
     add_common_flags(parser)
     parser.set_defaults(rounds=1, output_dir="out/gpu-report")
     return parser.parse_args(argv)
 
 
 def measurements(args: Namespace, gpu: bool) -> list[str]:
-    """`model/batch/variant` of every training that is timed, and the limit of the card for each model."""
+    """Return `model/batch/variant` of every run that is timed, and of the card's limit for each model."""
     whole, cached = batches(gpu)
     ways = [(whole, "matmul"), *((whole, way) for way in WHOLE), *((cached, way) for way in CACHED)]
     return [f"{model}/{batch}/{way}-{PRECISION}" for batch, way in ways for model in args.models]
@@ -76,7 +79,7 @@ def batches(gpu: bool) -> tuple[int, int]:
 
 
 def attempt(name: str, flags: list[str], deadline: float) -> dict:
-    """The result of one part, or `{"failed": why}`."""
+    """Return the result of one part, or `{"failed": why}`."""
     left = deadline - time.monotonic()
     if left <= 0:
         found = {"failed": "left out: the --minutes are over"}
@@ -93,20 +96,20 @@ def attempt(name: str, flags: list[str], deadline: float) -> dict:
 # ---- The report ------------------------------------------------------------------------------------------------------
 
 
-def write(args: Namespace, facts: dict, results: dict[str, dict]) -> None:
-    """`gpu_report.md`, also to stdout, and `gpu_report.json`."""
-    folder = Path(args.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    where = (
-        facts["machine"] if facts["gpu"] else f"No GPU here: toy sizes on {facts['machine']}; the times say nothing"
-    )
+def write(args: Namespace, facts: dict, results: dict[str, dict]) -> str:
+    """Write `gpu_report.json` and `gpu_report.md`, and return the text of the latter."""
     timed = {name: found for name, found in results.items() if "/" in name}
-    text = f"{where}\n\n{proofs_table({name: found for name, found in results.items() if name not in timed})}"
+    title = facts["machine"]
+    if not facts["gpu"]:
+        title = f"No GPU here: toy sizes on {title}; the times say nothing"
+    text = f"{title}\n\n{proofs_table({name: found for name, found in results.items() if name not in timed})}"
     if timed:
         text += f"\n{speed_table(timed, facts)}\n{LEGEND}"
-    (folder / "gpu_report.md").write_text(text, encoding="utf-8")
-    (folder / "gpu_report.json").write_text(json.dumps({"facts": facts, "results": results}, indent=1) + "\n")
-    print(text)
+    folder = Path(args.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write_text(folder / "gpu_report.json", json.dumps({"facts": facts, "results": results}, indent=1) + "\n")
+    atomic_write_text(folder / "gpu_report.md", text)
+    return text
 
 
 def proofs_table(results: dict[str, dict]) -> str:
@@ -130,30 +133,26 @@ def speed_table(results: dict[str, dict], facts: dict) -> str:
             rows.append((model, batch, variant, found["failed"].replace("|", "\\|"), *[""] * 5))
             continue
         speed, tokens = int(batch) / found["step_seconds"], facts["tokens"][model]
+        times = f"{SENTENCES / speed:.2f}", f"{speed:,.0f}", f"{2 * tokens * speed:,.0f}"
+        share = share_of_limit(2 * tokens * speed, results, model)
         peers = (found for other, found in results.items() if other.startswith(f"{model}/{batch}/{PEER}"))
         peer = next(peers, {})
-        cells = (
-            f"{SENTENCES / speed:.2f}",
-            f"{speed:,.0f}",
-            f"{2 * tokens * speed:,.0f}",
-            share_of_limit(2 * tokens * speed, results, model),
-            f"{found['peak_gb']:.2f}",
-            f"{peer['step_seconds'] / found['step_seconds']:.2f}x" if "step_seconds" in peer else "",
-        )
-        rows.append((model, batch, variant, *cells))
+        ratio = f"{peer['step_seconds'] / found['step_seconds']:.2f}x" if "step_seconds" in peer else ""
+        rows.append((model, batch, variant, *times, share, f"{found['peak_gb']:.2f}", ratio))
     return markdown((*header, "faster than the peer"), rows)
 
 
 LEGEND = (
     "The time is that of the steps after start-up and warm-up, for 10,000 sentences, two views of each. Tokens count without "
-    "padding. The limit is what plain products of the shapes of the model's linear layers reach on this card; a cached step makes "
-    "one forward pass more, which is not counted. The peer is sentence-transformers with flash-attn and its own training without "
-    "padding.\n"
+    "padding. The limit is what plain products of the shapes of the model's linear layers reach on this card. A cached step "
+    "makes one forward pass more, which is not counted. The peer is sentence-transformers with flash-attn and its own training "
+    "without padding.\n"
 )
 
 
 def share_of_limit(tokens_per_second: float, results: dict[str, dict], model: str) -> str:
-    limit = next(found for name, found in results.items() if name.startswith(f"{model}/") and "/matmul-" in name)
+    limits = (found for name, found in results.items() if name.startswith(f"{model}/") and "/matmul-" in name)
+    limit = next(limits, {})
     if "gflops" not in limit:
         return ""
     flops = 3 * limit["flops_per_token"] * tokens_per_second  # the backward pass costs twice the forward pass
@@ -167,7 +166,7 @@ def measure(name: str, args: Namespace) -> dict:
     if name == "prepare":
         return make_inputs(args)
     if name == "processes":
-        from benchmarks.process_proofs import several_processes
+        from benchmarks.gpu_proofs import several_processes
 
         return {"rows": several_processes(args.processes, Path(args.work))}
     if name in PROOFS:
@@ -179,10 +178,10 @@ def measure(name: str, args: Namespace) -> dict:
 
 
 def training_arguments(args: Namespace, model: str, batch: int) -> Namespace:
-    """The flags of train_speed.py: at 200 sentences one epoch, the first tenth of it as warm-up."""
+    """Return the arguments of train_speed.py: at 200 sentences one epoch, the first tenth of it as warm-up."""
     gpu = batch in batches(True)
     steps, warmup = (SENTENCES // batch * 9 // 10, SENTENCES // batch // 10) if gpu and batch == 200 else (3, 2)
-    flags = ["--train_file", "", "--model_name_or_path", str(Path(args.work) / model), "--batch_size", str(batch)]
+    flags = ["--model_name_or_path", str(Path(args.work) / model), "--batch_size", str(batch)]
     flags += ["--steps", str(steps), "--warmup_steps", str(warmup), "--work", str(Path(args.work) / str(batch))]
     return train_speed.parse_arguments([*flags, "--mini_batch_size", "512" if gpu else "8"])
 
@@ -191,26 +190,23 @@ def make_inputs(args: Namespace) -> dict:
     """Write the models and, for each batch, the sentences that its steps need."""
     import torch
 
-    from benchmarks.stand_in import machine, made_up_sentences, make_model, make_modernbert
+    from benchmarks.stand_in import distinct_sentences, machine, make_model
 
     gpu = torch.cuda.is_available()
-    counts = {batch: batch * sum(steps_of(training_arguments(args, MODELS[0], batch))) for batch in batches(gpu)}
-    texts = list(dict.fromkeys(made_up_sentences(2 * max(counts.values()))))
+    plans = {batch: training_arguments(args, MODELS[0], batch) for batch in batches(gpu)}
+    counts = {batch: batch * (plan.warmup_steps + plan.steps) for batch, plan in plans.items()}
+    texts = distinct_sentences(max(counts.values()))
     for batch, count in counts.items():
         folder = Path(args.work) / str(batch)
         folder.mkdir()
         (folder / "corpus.txt").write_text("\n".join(texts[:count]) + "\n", encoding="utf-8")
-    sizes = {"BERT-base": (12, 768), "ModernBERT-base": (22, 768)} if gpu else dict.fromkeys(MODELS, (2, 64))
-    make_model(Path(args.work) / "BERT-base", texts[:20_000], *sizes["BERT-base"])
-    make_modernbert(Path(args.work) / "ModernBERT-base", texts[:20_000], *sizes["ModernBERT-base"])
-    tokens = {
-        model: train_speed.mean_tokens(str(Path(args.work) / model), texts[:2000], max_length=50) for model in MODELS
-    }
+    tokens = {}
+    for model, layers in zip(MODELS, (12, 22), strict=True):
+        folder = Path(args.work) / model
+        size = (layers, 768) if gpu else (2, 64)
+        make_model(folder, texts[:20_000], *size, modern=model.startswith("Modern"))
+        tokens[model] = train_speed.mean_tokens(str(folder), texts[:2000], max_length=50)
     return {"gpu": gpu, "machine": machine(), "tokens": tokens}
-
-
-def steps_of(args: Namespace) -> tuple[int, int]:
-    return args.warmup_steps, args.steps
 
 
 if __name__ == "__main__":

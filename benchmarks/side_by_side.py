@@ -1,7 +1,6 @@
-"""Interleaved measurements: one subprocess per variant and round, reported as median (min-max).
+"""Runs measurements interleaved, one subprocess per variant and round, and reports median (min-max).
 
-Runs a benchmark script once per variant and round and reports the results; knows nothing of what is measured. This module
-imports nothing heavy, so that the waiting process does not take memory and threads from the measured one.
+This module imports nothing heavy, so that the waiting process takes no memory and no threads from the measured one.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import sys
 import tempfile
 import time
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from mirror.common.errors import InputError
@@ -25,30 +24,32 @@ Results = dict[str, list[dict]]  # variant -> one result per round
 
 def add_common_flags(parser: ArgumentParser) -> None:
     """Add the flags of every benchmark, and the hidden ones that start a measuring subprocess."""
-    parser.add_argument("--rounds", type=int, default=3, help="measurements of each variant (default: 3)")
-    parser.add_argument("--output_dir", default="out/benchmarks", help="folder for the table, chart and raw numbers")
-    parser.add_argument("--child", help=SUPPRESS)
-    parser.add_argument("--child_result", help=SUPPRESS)
-    parser.add_argument("--work", help=SUPPRESS)
+    parser.add_argument("--rounds", type=int, default=3, help="Number of measurements of each variant. Default: 3")
+    parser.add_argument(
+        "--output_dir",
+        default="out/benchmarks",
+        help="Folder for the table and the raw numbers. Default: out/benchmarks",
+    )
+    for flag in ("--child", "--child_result", "--work"):
+        parser.add_argument(flag, help=SUPPRESS)
 
 
 def run_child(args: Namespace, measure: Callable[[str, Namespace], dict]) -> None:
     """Measure one variant in a subprocess and write the result to `args.child_result`."""
-    found = measure(args.child, args)
-    Path(args.child_result).write_text(json.dumps(found), encoding="utf-8")
+    Path(args.child_result).write_text(json.dumps(measure(args.child, args)), encoding="utf-8")
 
 
 def run_in_subprocess(script: str, variant: str, flags: Sequence[str], timeout: float | None = None) -> dict:
     """Measure one variant in a fresh subprocess.
 
     Args:
-        timeout: seconds after which it is stopped.
+        timeout: seconds after which the subprocess is killed.
 
     Returns:
         Its result, with `process_seconds` from start to exit.
 
     Raises:
-        RuntimeError: the subprocess failed; the message holds the last line of its stderr.
+        RuntimeError: the subprocess failed. The message holds the last line of its stderr.
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
@@ -60,13 +61,13 @@ def run_in_subprocess(script: str, variant: str, flags: Sequence[str], timeout: 
             raise RuntimeError(f"not done after {timeout:.0f} s") from error
         seconds = time.perf_counter() - start
         if done.returncode or not result.exists():
-            said = done.stderr.strip().splitlines() or ["no message"]
-            raise RuntimeError(f"exit status {done.returncode}: {said[-1]}")
+            messages = done.stderr.strip().splitlines() or ["no message"]
+            raise RuntimeError(f"exit status {done.returncode}: {messages[-1]}")
         return json.loads(result.read_text(encoding="utf-8")) | {"process_seconds": seconds}
 
 
 def prepare(script: str, flags: Sequence[str]) -> dict:
-    """Run the child `prepare` of a script, which makes the inputs that all variants share, and return its result.
+    """Make the inputs that all variants of a script share, in its child `prepare`, and return that child's result.
 
     Raises:
         InputError: the inputs could not be made.
@@ -99,14 +100,14 @@ def median(runs: Iterable[dict], key: str) -> float:
 
 
 def spread(values: Sequence[float]) -> str:
-    """Median and range with three significant digits, or without decimals from 100 on: `1.19 (1.11-1.27)`."""
+    """Return median and range with three significant digits, or without decimals from 100 on: `1.19 (1.11-1.27)`."""
     shown = (min(values), statistics.median(values), max(values))
     low, middle, high = (f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in shown)
     return f"{middle} ({low}-{high})"
 
 
 def ratio(base: Sequence[dict], runs: Sequence[dict], key: str) -> str:
-    """How many times faster `runs` are than `base`; a dash if either is missing."""
+    """Return how many times faster `runs` are than `base`, or a dash if either is missing."""
     return f"{median(base, key) / median(runs, key):.2f}x" if base and runs else "-"
 
 
@@ -115,39 +116,28 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def write_report(
-    output_dir: str,
-    name: str,
-    title: str,
-    table: str,
-    results: Results,
-    bars: Mapping[str, Sequence[float]],
-    unit: str,
+def run_benchmark(
+    script: str,
+    args: Namespace,
+    measure: Callable[[str, Namespace], dict],
+    variants: Sequence[str],
+    report: Callable[[Namespace, dict, Results], tuple[str, str]],
 ) -> None:
-    """Write `name.md`, `name.json` (all results) and `name.png` to `output_dir`; print the table too."""
-    folder = Path(output_dir)
+    """Measure all variants, and write and print the report. In a child process, measure one variant.
+
+    Args:
+        measure: returns the numbers of one variant, and the facts for the report when the variant is `prepare`.
+        report: returns title and table, from the arguments, the facts and the results.
+    """
+    if args.child:
+        run_child(args, measure)
+        return
+    with tempfile.TemporaryDirectory() as work:
+        flags = [*sys.argv[1:], "--work", work]
+        facts = prepare(script, flags)
+        results = run_interleaved(script, variants, args.rounds, flags)
+    text, folder = "\n\n".join(report(args, facts, results)), Path(args.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    text = f"{title}\n\n{table}"
-    (folder / f"{name}.md").write_text(text, encoding="utf-8")
-    (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    draw_bars(folder / f"{name}.png", bars, title.split("; ")[0], unit)
+    (folder / f"{Path(script).stem}.md").write_text(text, encoding="utf-8")
+    (folder / f"{Path(script).stem}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(text)
-
-
-def draw_bars(path: Path, bars: Mapping[str, Sequence[float]], title: str, unit: str) -> None:
-    """Draw the median of each variant as a bar, with whiskers from its minimum to its maximum."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.45 * len(bars) + 1.4), layout="constrained")
-    axes = figure.subplots()
-    middles = [statistics.median(values) for values in bars.values()]
-    low = [middle - min(values) for middle, values in zip(middles, bars.values(), strict=True)]
-    high = [max(values) - middle for middle, values in zip(middles, bars.values(), strict=True)]
-    drawn = axes.barh(list(bars), middles, xerr=(low, high), color="#0072B2", ecolor="0.4", capsize=3)
-    axes.bar_label(drawn, fmt="  {:.3g}", padding=6)
-    axes.invert_yaxis()
-    axes.margins(x=0.15)
-    axes.set(xlabel=unit)
-    axes.set_title(title, loc="left", fontsize=10)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)

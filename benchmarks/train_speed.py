@@ -1,28 +1,28 @@
-"""Seconds per training step: this project, sentence-transformers, and the method of the released Mirror-BERT code.
+"""Seconds per training step and peak memory: this project, sentence-transformers, and the released Mirror-BERT code's method.
 
     python benchmarks/train_speed.py --train_file my_texts.txt
     python benchmarks/train_speed.py --train_file my_texts.txt --layers 12 --width 768 --batch_size 32
-    python benchmarks/train_speed.py --train_file my_texts.txt --model_name_or_path bert-base-uncased
-    python benchmarks/train_speed.py --train_file my_texts.txt --variants ours-fp16 ours-padded-fp16 ours-compiled-fp16
+    python benchmarks/train_speed.py --batch_size 4096 --mini_batch_size 200 --steps 1 --warmup_steps 1 \\
+        --variants ours-bf16 ours-cached-bf16 ours-padded-bf16 ours-padded-cached-bf16
 
 A variant is a training method and a precision (fp32, bf16, fp16):
 
     ours                    run_mirror.py with its defaults: both views of a text in one forward pass, no padding
-    ours-padded             the same with --packing off
-    ours-grouped            padded, batches of texts of similar length (--batching length)
-    ours-compiled           run_mirror.py with --torch_compile
-    ours-cached             run_mirror.py with --mini_batch_size; also ours-cached-compiled
+    ours-padded             with --packing off
+    ours-grouped            padded, with batches of texts of similar length (--train_sampling_strategy group_by_length)
+    ours-compiled           with --torch_compile
+    ours-cached             with --mini_batch_size; also ours-padded-cached and ours-cached-compiled
     sentence-transformers   SentenceTransformerTrainer; its loss compares the same pairs of views in one softmax
     sentence-transformers-flash
-                            the same with flash-attn, which switches its own training without padding on (a GPU only)
+                            with flash-attn, which turns on its own training without padding (a GPU only)
     sentence-transformers-flash-cached
-                            the same with its cached loss and --mini_batch_size
-    original-way            two forward passes padded to --max_length, tokenised by worker processes in the collate function,
+                            with its cached loss and --mini_batch_size
+    original-way            two forward passes padded to --max_length, tokenized by worker processes in the collate function,
                             NTXentLoss of pytorch-metric-learning
 
 All variants train once on the same distinct texts, as many as the steps need, and save an encoder at the end. Runs are
-interleaved, one subprocess each. The time of a step is the mean over --steps steps after --warmup_steps others; the time of the
-process is everything from start to exit. Run it on an idle machine: on a busy one, steps take several times as long.
+interleaved, one subprocess each. The time of a step is the mean over --steps steps after --warmup_steps others. The time of
+the process is everything from start to exit. Run it on an idle machine: on a busy one, steps take several times as long.
 """
 
 from __future__ import annotations
@@ -37,18 +37,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.side_by_side import (
-    Results,
-    add_common_flags,
-    markdown,
-    median,
-    prepare,
-    ratio,
-    run_child,
-    run_interleaved,
-    spread,
-    write_report,
-)
+from benchmarks.side_by_side import Results, add_common_flags, markdown, median, ratio, run_benchmark, spread
 from mirror.common.errors import InputError, run_main
 
 
@@ -56,17 +45,14 @@ CACHED = "MINI_BATCH"  # stands for --mini_batch_size
 OURS = {
     "ours": ["--packing", "on"],
     "ours-padded": ["--packing", "off"],
-    "ours-grouped": ["--packing", "off", "--batching", "length"],
+    "ours-padded-cached": ["--packing", "off", "--mini_batch_size", CACHED],
+    "ours-grouped": ["--packing", "off", "--train_sampling_strategy", "group_by_length"],
     "ours-compiled": ["--packing", "on", "--torch_compile", "true"],
     "ours-cached": ["--packing", "on", "--mini_batch_size", CACHED],
     "ours-cached-compiled": ["--packing", "on", "--mini_batch_size", CACHED, "--torch_compile", "true"],
 }
 THEIRS = ("sentence-transformers", "sentence-transformers-flash", "sentence-transformers-flash-cached")
-PRECISIONS = {
-    "fp32": ["--bf16", "false", "--fp16", "false"],
-    "bf16": ["--bf16", "true"],
-    "fp16": ["--fp16", "true"],
-}
+PRECISIONS = {"fp32": ["--bf16", "false", "--fp16", "false"], "bf16": ["--bf16", "true"], "fp16": ["--fp16", "true"]}
 DEFAULT_VARIANTS = (
     *("original-way-fp32", "original-way-bf16", "sentence-transformers-fp32", "sentence-transformers-bf16"),
     *("ours-bf16", "ours-padded-bf16", "ours-grouped-bf16", "ours-compiled-bf16"),
@@ -77,40 +63,24 @@ WORKERS = 16  # as in the released code
 
 def main() -> None:
     args = parse_arguments()
-    if args.child:
-        run_child(args, measure)
-        return
-    with tempfile.TemporaryDirectory() as work:
-        flags = [*sys.argv[1:], "--work", work]
-        facts = prepare(__file__, flags)
-        limits = [f"matmul-{precision}" for precision in sorted({way_and_precision(v)[1] for v in args.variants})]
-        results = run_interleaved(__file__, [*limits, *args.variants], args.rounds, flags)
-    title = (
-        f"Training step of {facts['model']}, {args.batch_size} texts ({2 * args.batch_size} views); "
-        f"{facts['machine']}; {args.rounds} rounds of {args.steps} steps, {facts['tokens']:.1f} tokens per view; "
-        "median (min-max)"
-    )
-    bars = {
-        name: [run["step_seconds"] for run in runs] for name, runs in results.items() if runs and name not in limits
-    }
-    table = table_of(results, args, facts["tokens"])
-    write_report(args.output_dir, "train_speed", title, table, results, bars, "seconds per step")
+    limits = [f"matmul-{precision}" for precision in sorted({way_and_precision(v)[1] for v in args.variants})]
+    run_benchmark(__file__, args, measure, [*limits, *args.variants], report)
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     add = parser.add_argument
-    add("--train_file", required=True, help="texts, one per line")
-    add("--model_name_or_path", help="default: a new BERT with random weights")
-    add("--layers", type=int, default=6, help="layers of that BERT (default: 6)")
-    add("--width", type=int, default=384, help="hidden size of that BERT (default: 384)")
-    add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=" ".join(DEFAULT_VARIANTS))
-    add("--batch_size", type=int, default=200)
-    add("--steps", type=int, default=8, help="steps timed (default: 8)")
-    add("--warmup_steps", type=int, default=2, help="steps before the timed ones (default: 2)")
-    add("--mini_batch_size", type=int, default=512, help="texts in memory at once in a cached variant (default: 512)")
-    add("--max_length", type=int, default=50, help="in tokens (default: 50)")
-    add("--pooling", choices=("cls", "mean"), default="cls")
+    add("--train_file", help="Path to texts, one per line. Default: made-up sentences")
+    add("--model_name_or_path", help="Model to train. Default: a new BERT with random weights")
+    add("--layers", type=int, default=6, help="Number of layers of that BERT. Default: 6")
+    add("--width", type=int, default=384, help="Hidden size of that BERT. Default: 384")
+    add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=f"Default: {' '.join(DEFAULT_VARIANTS)}")
+    add("--batch_size", type=int, default=200, help="Number of texts in a batch. Default: 200")
+    add("--steps", type=int, default=8, help="Number of steps that are timed. Default: 8")
+    add("--warmup_steps", type=int, default=2, help="Number of steps before the timed ones. Default: 2")
+    add("--mini_batch_size", type=int, default=512, help="Texts in memory at once in a cached variant. Default: 512")
+    add("--max_length", type=int, default=50, help="Longest text in tokens. Default: 50")
+    add("--pooling", choices=("cls", "mean"), default="cls", help="Default: cls")
     add_common_flags(parser)
     args = parser.parse_args(argv)
     for variant in args.variants:
@@ -130,10 +100,15 @@ def way_and_precision(variant: str) -> tuple[str, str]:
     return way, precision
 
 
-def table_of(results: Results, args: Namespace, tokens: float) -> str:
-    """One row per variant; one that failed says so."""
+def report(args: Namespace, facts: dict, results: Results) -> tuple[str, str]:
+    """Return the title, and a table with one row per variant. One that failed says so."""
+    title = (
+        f"Training step of {facts['model']}, {args.batch_size} texts ({2 * args.batch_size} views); "
+        f"{facts['machine']}; {args.rounds} rounds of {args.steps} steps, {facts['tokens']:.1f} tokens per view; "
+        "median (min-max)"
+    )
     header = ("variant", "s/step", "sentences/s", "real tokens/s", "of the matmul limit", "process s", "peak GB")
-    rows = []
+    rows, tokens = [], 2 * facts["tokens"]
     for variant in args.variants:
         runs, (_, precision) = results[variant], way_and_precision(variant)
         if not runs:
@@ -141,27 +116,20 @@ def table_of(results: Results, args: Namespace, tokens: float) -> str:
             continue
         per_second = args.batch_size / median(runs, "step_seconds")
         limit = results[f"matmul-{precision}"]
-        flops = 3 * median(limit, "flops_per_token") * 2 * tokens * per_second  # backward costs twice the forward pass
+        flops = 3 * median(limit, "flops_per_token") * tokens * per_second  # backward costs twice the forward pass
         others = (results.get(f"{other}-{precision}") for other in ("original-way", "sentence-transformers"))
-        rows.append(
-            (
-                variant,
-                spread([run["step_seconds"] for run in runs]),
-                f"{per_second:.0f}",
-                f"{2 * tokens * per_second:.0f}",
-                f"{flops / 1e9 / median(limit, 'gflops'):.0%}",
-                spread([run["process_seconds"] for run in runs]),
-                f"{median(runs, 'peak_gb'):.2f}",
-                *(ratio(other, runs, "step_seconds") for other in others),
-            )
-        )
+        step, process = (spread([run[key] for run in runs]) for key in ("step_seconds", "process_seconds"))
+        share, peak = f"{flops / 1e9 / median(limit, 'gflops'):.0%}", f"{median(runs, 'peak_gb'):.2f}"
+        ratios = (ratio(other, runs, "step_seconds") for other in others)
+        speed = f"{per_second:.0f}", f"{tokens * per_second:.0f}"
+        rows.append((variant, step, *speed, share, process, peak, *ratios))
     limits = ", ".join(
         f"{name.removeprefix('matmul-')} {spread([run['gflops'] for run in runs])}"
         for name, runs in results.items()
         if name.startswith("matmul-") and runs
     )
     note = f"\nMatmul limit in the shapes of the model's linear layers, GFLOP/s: {limits}.\n"
-    return markdown((*header, "vs original-way", "vs sentence-transformers"), rows) + note
+    return title, markdown((*header, "vs original-way", "vs sentence-transformers"), rows) + note
 
 
 # ---- In a measuring subprocess ---------------------------------------------------------------------------------------
@@ -170,7 +138,7 @@ def table_of(results: Results, args: Namespace, tokens: float) -> str:
 def measure(variant: str, args: Namespace) -> dict:
     if variant == "prepare":
         return make_inputs(args)
-    from benchmarks.stand_in import matmul_limit, peak_memory, step_clock
+    from benchmarks.stand_in import StepClock, matmul_limit, peak_memory
 
     model = model_of(args)
     if variant.startswith("matmul-"):
@@ -178,23 +146,22 @@ def measure(variant: str, args: Namespace) -> dict:
         return matmul_limit(model, tokens, variant.removeprefix("matmul-"))
     way, precision = way_and_precision(variant)
     run = train_ours if way in OURS else train_sentence_transformers if way in THEIRS else train_original_way
-    with step_clock(args.warmup_steps, args.steps) as clock, tempfile.TemporaryDirectory() as output_dir:
+    with StepClock(args.warmup_steps, args.steps) as clock, tempfile.TemporaryDirectory() as output_dir:
         run(model, args, way, precision, output_dir)
     return {"step_seconds": clock.step_seconds(), "peak_gb": peak_memory()}
 
 
 def make_inputs(args: Namespace) -> dict:
     """Write the corpus, limited to what the steps need, and the model; return the facts for the title of the table."""
-    from benchmarks.stand_in import distinct_lines, machine, make_model
+    from benchmarks.stand_in import distinct_lines, distinct_sentences, machine, make_model
 
-    texts = distinct_lines(args.train_file, args.batch_size * (args.warmup_steps + args.steps))
+    count = args.batch_size * (args.warmup_steps + args.steps)
+    texts = distinct_lines(args.train_file, count) if args.train_file else distinct_sentences(count)
     (Path(args.work) / "corpus.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     if not args.model_name_or_path:
         make_model(Path(model_of(args)), texts, args.layers, args.width)
     return {
-        "model": Path(
-            args.model_name_or_path or f"a BERT of {args.layers} layers x {args.width} (random weights)"
-        ).name,
+        "model": Path(args.model_name_or_path or f"a BERT of {args.layers} layers x {args.width}").name,
         "machine": machine(),
         "tokens": mean_tokens(model_of(args), texts, args.max_length),
     }
@@ -209,7 +176,7 @@ def read_corpus(args: Namespace) -> list[str]:
 
 
 def mean_tokens(model: str, texts: list[str], max_length: int) -> float:
-    """Mean number of tokens per text, with special tokens and without padding."""
+    """Return the mean number of tokens per text, with special tokens and without padding."""
     from transformers import AutoTokenizer
 
     ids = AutoTokenizer.from_pretrained(model)(texts, truncation=True, max_length=max_length)["input_ids"]
@@ -224,14 +191,11 @@ def train_ours(model: str, args: Namespace, way: str, precision: str, output_dir
         *("--output_dir", output_dir, "--pooling", args.pooling, "--max_seq_length", str(args.max_length)),
         *("--per_device_train_batch_size", str(args.batch_size), "--num_train_epochs", "1", "--seed", str(SEED)),
         *("--temperature", str(TEMPERATURE), "--learning_rate", str(RATE), "--weight_decay", str(DECAY)),
-        *("--disable_tqdm", "true", *ours_flags(way, args), *PRECISIONS[precision]),
+        *("--disable_tqdm", "true", *PRECISIONS[precision]),
+        *(str(args.mini_batch_size) if flag == CACHED else flag for flag in OURS[way]),
         *("--validation_samples", "0", "--near_duplicates", "off"),  # as the others: nothing but the training
     ]
     run_mirror.main()
-
-
-def ours_flags(way: str, args: Namespace) -> list[str]:
-    return [str(args.mini_batch_size) if flag == CACHED else flag for flag in OURS[way]]
 
 
 def train_sentence_transformers(model: str, args: Namespace, way: str, precision: str, output_dir: str) -> None:
@@ -276,49 +240,38 @@ def train_sentence_transformers(model: str, args: Namespace, way: str, precision
         loss = CachedMultipleNegativesRankingLoss(
             encoder, scale=1 / TEMPERATURE, directions=directions, mini_batch_size=args.mini_batch_size
         )
-    trainer = SentenceTransformerTrainer(
-        model=encoder,
-        args=settings,
-        train_dataset=Dataset.from_dict({"anchor": texts, "positive": texts}),
-        loss=loss,
-    )
+    pairs = Dataset.from_dict({"anchor": texts, "positive": texts})
+    trainer = SentenceTransformerTrainer(model=encoder, args=settings, train_dataset=pairs, loss=loss)
     trainer.train()
     encoder.save_pretrained(output_dir)
 
 
 def train_original_way(model: str, args: Namespace, way: str, precision: str, output_dir: str) -> None:
-    """One epoch with the batches, padding, loss and precision of the released code; none of its source is used."""
+    """Train one epoch with the batches, padding, loss and precision of the released code. None of its source is used."""
     import torch
     from pytorch_metric_learning.losses import NTXentLoss
     from torch.utils.data import DataLoader
+    from transformers import AutoModel, AutoTokenizer
 
     from benchmarks.stand_in import DTYPES, device
-    from mirror.modeling.backbone import load_backbone
 
     torch.manual_seed(SEED)
     place = device()
-    encoder, tokenizer = load_backbone(model, args.pooling)
-    encoder.to(place).train()
-    optimiser = torch.optim.AdamW(encoder.parameters(), lr=RATE, weight_decay=DECAY)
+    encoder, tokenizer = AutoModel.from_pretrained(model).to(place).train(), AutoTokenizer.from_pretrained(model)
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=RATE, weight_decay=DECAY)
     scaler = torch.amp.GradScaler(place.type, enabled=precision == "fp16")
     loss_of = NTXentLoss(temperature=TEMPERATURE)
     labels = torch.arange(args.batch_size, device=place).repeat(2)
-    loader = DataLoader(
-        read_corpus(args),
-        batch_size=args.batch_size,
-        shuffle=True,
-        drop_last=True,
-        num_workers=WORKERS,
-        collate_fn=partial(padded_sides, tokenizer, args.max_length),
-    )
+    workers = {"num_workers": WORKERS, "collate_fn": partial(padded_sides, tokenizer, args.max_length)}
+    loader = DataLoader(read_corpus(args), args.batch_size, shuffle=True, drop_last=True, **workers)
     for sides in loader:
         with torch.autocast(place.type, DTYPES[precision], enabled=precision != "fp32"):
             states = [encoder(**side.to(place)).last_hidden_state for side in sides]  # (B, max_length, D) each
             vectors = [state[:, 0] if args.pooling == "cls" else state.mean(dim=1) for state in states]
             loss = loss_of(torch.cat(vectors), labels)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         scaler.scale(loss).backward()
-        scaler.step(optimiser)
+        scaler.step(optimizer)
         scaler.update()
         loss.item()  # the released code sums it at every step
     encoder.save_pretrained(output_dir)
@@ -326,12 +279,10 @@ def train_original_way(model: str, args: Namespace, way: str, precision: str, ou
 
 
 def padded_sides(tokenizer, max_length: int, texts: list[str]) -> list:
-    """Both views of B texts, tokenised on the fly and padded to the full length."""
+    """Return both views of B texts, tokenized on the fly and padded to the full length."""
     sides = (texts, [mask_span(text) for text in texts])
-    return [
-        tokenizer(side, padding="max_length", truncation=True, max_length=max_length, return_tensors="pt")
-        for side in sides
-    ]
+    options = {"padding": "max_length", "truncation": True, "max_length": max_length, "return_tensors": "pt"}
+    return [tokenizer(side, **options) for side in sides]
 
 
 def mask_span(text: str, length: int = 5, at_least: int = 30) -> str:

@@ -1,20 +1,49 @@
-"""Output of the corpus scripts: a text file with atomic writes, a report, and a JSON record of how it was made."""
+"""Shared parts of the corpus scripts: sampling, and a text file with a report and a JSON record of how it was made."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import random
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
 
-from mirror.common.atomic_files import atomic_write_text
+from mirror.common.cli import positive
 from mirror.common.errors import InputError
+from mirror.common.files import atomic_write_text
+
+
+def add_sampling(parser: ArgumentParser, what: str) -> None:
+    """Add the flags of a script that samples texts: --count, --seed and --output_file."""
+    parser.add_argument("--count", type=positive, default=10_000, metavar="N", help=f"Number of {what} to sample.")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="Random seed.")
+    parser.add_argument("--output_file", required=True, metavar="F", help="Path of the text file to write.")
+
+
+def draw_sample(args: Namespace, texts: Sequence[str], what: str, source: str = "") -> list[str]:
+    """Draw --count of the texts, uniformly and without repetition.
+
+    Args:
+        what: what the texts are, for the message.
+        source: where they come from, for the message.
+
+    Raises:
+        InputError: there are fewer texts.
+    """
+    if len(texts) < args.count:
+        where = f"{source}: " if source else ""
+        raise InputError(
+            f"{where}{len(texts):,} {what}, fewer than --count {args.count}; lower it, or give more input"
+        )
+    return random.Random(args.seed).sample(texts, args.count)
 
 
 def report_of(texts: list[str]) -> dict:
-    """Statistics of a non-empty corpus. Duplicates count because they are false negatives in a batch."""
+    """Return statistics of a non-empty corpus. Duplicates count because they are false negatives in a batch."""
     lengths = np.array([len(text) for text in texts])
     return {
         "texts": len(texts),
@@ -25,14 +54,14 @@ def report_of(texts: list[str]) -> dict:
 
 
 def write_corpus(path: str, texts: list[str], made_by: str, settings: dict, facts: dict | None = None) -> None:
-    """Write one text per line to `path`, a record to `<path>.json`, and print the report.
+    """Write one text per line to `path`, atomically, and a record to `<path>.json`, and print the report.
 
     Args:
         path: the text file.
         texts: the corpus.
         made_by: name of the script.
         settings: its flags, with file names instead of paths.
-        facts: counts from reading the input, e.g. of dropped rows.
+        facts: counts from reading the input, for example of dropped rows.
 
     Raises:
         InputError: there are no texts, or the file cannot be written.
@@ -60,7 +89,7 @@ def write_corpus(path: str, texts: list[str], made_by: str, settings: dict, fact
 
 
 def format_report(name: str, record: dict) -> str:
-    """The report and the facts of a record as aligned lines."""
+    """Format the report and the facts of a record as aligned lines."""
     report = record["report"]
     low, median, high, longest = report["characters_p5_p50_p95_max"]
     lines = [

@@ -1,4 +1,4 @@
-"""Collect the docstrings of the installed Python packages: real text without a download.
+"""Collect the docstrings of the installed Python packages, real text without a download.
 
     python data_scripts/docstring_corpus.py --output_dir data/docs
     python data_scripts/docstring_corpus.py --output_dir data/docs --packages stdlib numpy my_own_package
@@ -10,23 +10,33 @@ The remaining 1/8 is held out for docs_search_dev.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mirror.common.atomic_files import atomic_write_text
+from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.data.docstring_corpus import DEFAULT_PACKAGES, collect, search_pairs, training_texts
+from mirror.common.files import atomic_write_text
+from mirror.data.docstrings import DEFAULT_PACKAGES, collect, search_pairs, training_texts
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output_dir", required=True, help="folder for train.txt and search.tsv")
-    parser.add_argument("--packages", nargs="+", default=DEFAULT_PACKAGES, help="importable packages, or 'stdlib'")
-    parser.add_argument("--num_proc", type=int, help="number of parsing processes (default: one per core)")
+    parser = Parser(__doc__)
+    parser.add_argument(
+        "--output_dir", required=True, metavar="DIR", help="Path of the folder for train.txt and search.tsv."
+    )
+    parser.add_argument(
+        "--packages",
+        nargs="+",
+        default=list(DEFAULT_PACKAGES),
+        metavar="P",
+        help="Names of importable packages, or stdlib.",
+    )
+    parser.add_argument(
+        "--num_proc", type=int, metavar="N", help="Number of parsing processes. Default: one per core."
+    )
     args = parser.parse_args()
 
     entries = collect(args.packages, args.num_proc)

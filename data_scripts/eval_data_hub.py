@@ -37,13 +37,13 @@ class HubFile:
     label_names: bool = True  # class labels by their names, not by their numbers
 
     def read(self, mirror: Path | None = None) -> Table:
-        """Header and rows.
+        """Return the header and rows.
 
         Args:
-            mirror: a folder with copies of Hub datasets as `mirror/owner/name`, for machines without network access.
+            mirror: A folder with copies of Hub datasets as `mirror/owner/name`, for machines without network access.
 
         Raises:
-            InputError: the dataset cannot be loaded, or a column is missing.
+            InputError: The dataset cannot be loaded, or a column is missing.
         """
         if mirror is None:
             return self._load_columns(self.dataset, load_kwargs={"revision": self.revision})
@@ -78,14 +78,15 @@ class HubArchive:
 
     @contextmanager
     def unpacked(self, mirror: Path | None = None) -> Iterator[Path]:
-        """The authors' folder, until the end of the block; `mirror` as in `HubFile.read`.
+        """Provide the authors' folder until the end of the block. `mirror` is as in `HubFile.read`.
 
         Raises:
-            InputError: the archive cannot be loaded, or does not contain the folder.
+            InputError: The archive cannot be loaded, or does not contain the folder.
         """
         with tempfile.TemporaryDirectory() as folder:
             try:
-                path = mirror / self.dataset / self.name if mirror else self._download()
+                hub = {"repo_type": "dataset", "revision": self.revision}
+                path = mirror / self.dataset / self.name if mirror else hf_hub_download(self.dataset, self.name, **hub)
                 with tarfile.open(path) as archive:
                     archive.extractall(folder, filter="data")
             except (OSError, ValueError, tarfile.TarError) as error:
@@ -95,12 +96,9 @@ class HubArchive:
                 raise InputError(f"{self.name} of {self.dataset} has no folder {self.landmark}")
             yield found.parent
 
-    def _download(self) -> str:
-        return hf_hub_download(self.dataset, self.name, repo_type="dataset", revision=self.revision)
-
 
 def hub_source(path: str) -> HubFile | None:
-    """The Hub dataset for the file `path` of the evaluation folder, if there is one."""
+    """Return the Hub dataset for the file `path` of the evaluation folder, if there is one."""
     if path in HUB:
         return HUB[path]
     if match := re.fullmatch(r"tatoeba/([a-z]{3})-eng\.tsv", path):
@@ -157,5 +155,5 @@ ARCHIVES = {
 
 
 def as_field(value: object) -> str:
-    """The value as one line without tabs, which separate fields in the evaluation folder."""
+    """Return the value as one line without tabs, which separate fields in the evaluation folder."""
     return " ".join(str(value).split())

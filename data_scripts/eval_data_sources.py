@@ -1,6 +1,6 @@
-"""The authors' original files of the evaluation data, in the folder of a checkout or download, and their readers.
+"""The authors' original files of the evaluation data, in the folder of a checkout or download, and functions that read them.
 
-A reader returns a header and rows of strings. It writes nothing, and only checks that its own files exist.
+Each function returns a header and rows of strings. It writes nothing, and only checks that its own files exist.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ class LocalFile:
     parts: tuple[str, ...]  # variable parts of the path: a language, a split
 
     def read(self, root: Path) -> Table:
+        """Return the header and rows of the file in the folder `root`."""
         return self.reader(root, *self.parts)
 
 
 def local_source(path: str) -> LocalFile | None:
-    """The original file for the file `path` of the evaluation folder, if there is a reader for it."""
+    """Return the original file for the file `path` of the evaluation folder, if there is a function that reads it."""
     for pattern, folder, reader in LOCAL:
         if match := re.fullmatch(pattern, path):
             return LocalFile(folder, reader, match.groups())
@@ -57,7 +58,7 @@ def local_source(path: str) -> LocalFile | None:
 
 
 def _senteval_sts(root: Path, year: str) -> Table:
-    """All subsets of one year, without the unscored pairs of 2015 and 2016, which are not part of the evaluation."""
+    """Read all subsets of one year, without the unscored pairs of 2015 and 2016, which are not part of the evaluation."""
     folder, rows = root / "STS" / f"STS{year}-en-test", []
     for path in sorted(folder.glob("STS.input.*.txt")):
         subset = path.name.removeprefix("STS.input.").removesuffix(".txt")
@@ -77,7 +78,7 @@ def _senteval_sick(root: Path, part: str) -> Table:
 
 
 def _senteval_binary(root: Path, task: str) -> Table:
-    """MR, CR, SUBJ, MPQA: one file per label, read as Latin-1 as in SentEval."""
+    """Read MR, CR, SUBJ or MPQA: one file per label, as Latin-1 as in SentEval."""
     files = {
         "mr": ("MR/rt-polarity.neg", "MR/rt-polarity.pos"),
         "cr": ("CR/custrev.neg", "CR/custrev.pos"),
@@ -125,7 +126,7 @@ def _word_pairs(root: Path, name: str) -> Table:
 
 
 def _multisimlex(root: Path, language: str) -> Table:
-    """Concept pairs in the order of their ids, with scores to four decimals."""
+    """Read the concept pairs in the order of their ids, with scores to four decimals."""
     return WORDS, [(first, second, f"{score:.4f}") for first, second, score in _concept_pairs(root, language)]
 
 
@@ -134,14 +135,14 @@ def _multisimlex_pair(root: Path, left: str, right: str) -> Table:
 
 
 def cross_multisimlex(left: list[tuple[str, str, float]], right: list[tuple[str, str, float]]) -> Table:
-    """Cross-lingual pairs from two aligned languages, as in Vulić et al. (2020).
+    """Build cross-lingual pairs from two aligned languages, as in Vulić et al. (2020).
 
     Word 1 of one language is paired with word 2 of the other, in both directions, with the mean of the two scores. A
-    concept pair is dropped if the two scores differ by more than a fifth of the scale (1.2); duplicate pairs are
+    concept pair is dropped if the two scores differ by more than a fifth of the scale (1.2). Duplicate pairs are
     dropped too.
 
     Args:
-        left, right: word 1, word 2 and score of each concept pair, in the same order.
+        left, right: Word 1, word 2 and score of each concept pair, in the same order.
     """
     rows: dict[tuple[str, str], tuple[str, str]] = {}
     for number, ((a1, a2, a_score), (b1, b2, b_score)) in enumerate(zip(left, right, strict=True), start=1):
@@ -190,7 +191,7 @@ def _xlbel(root: Path, language: str) -> Table:
     return ("cui", "mention"), [tuple(as_field(field) for field in line.split("||")[:2]) for line in lines]
 
 
-# Path in the evaluation folder, flag of the source folder, and its reader, called with the groups of the path.
+# Path in the evaluation folder, flag of the source folder, and the function that reads it, called with the groups of the path.
 LOCAL = (
     (r"sts/sts(1[2-6])\.tsv", "senteval_dir", _senteval_sts),
     (r"sts/sickr_(train|trial|test)\.tsv", "senteval_dir", _senteval_sick),
@@ -214,7 +215,7 @@ def _require_file(path: Path) -> None:
 
 
 def _lines(path: Path, encoding: str = "utf-8-sig") -> list[str]:
-    """Lines without line ends; only line feeds separate lines."""
+    """Return the lines without line ends. Only line feeds separate lines."""
     _require_file(path)
     lines = [line.rstrip("\r") for line in path.read_text(encoding=encoding).split("\n")]
     return lines if lines[-1] else lines[:-1]

@@ -1,4 +1,4 @@
-"""The most frequent words of a language, or a later slice of the frequency list, from the library wordfreq.
+"""Write the most frequent words of a language, or a later slice of the frequency list, from the library wordfreq.
 
     python -m pip install -r requirements-corpora.txt
     python data_scripts/frequent_words.py --language en --output_file data/en_words_top_10k.txt
@@ -25,12 +25,12 @@ from mirror.common.errors import InputError, did_you_mean, run_main
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--language", required=True, help="two-letter code: en, fr, ar, zh, ...")
-    parser.add_argument("--count", type=positive, default=10_000, help="words per bucket (default: 10000)")
+    parser.add_argument("--language", required=True, metavar="L", help="Two-letter code: en, fr, ar, zh, ...")
+    parser.add_argument("--count", type=positive, default=10_000, metavar="N", help="Number of words per bucket.")
     parser.add_argument(
-        "--bucket", type=positive, default=1, help="number of the bucket; 1: the most frequent words (default)"
+        "--bucket", type=positive, default=1, metavar="K", help="Number of the bucket. 1 has the most frequent words."
     )
-    parser.add_argument("--output_file", required=True, help="text file to write")
+    parser.add_argument("--output_file", required=True, metavar="F", help="Path of the text file to write.")
     args = parser.parse_args()
     words = frequent_words(args.language, args.count, args.bucket)
     settings = {"language": args.language, "count": args.count, "bucket": args.bucket}
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def frequent_words(language: str, count: int, bucket: int) -> list[str]:
-    """The words of one bucket, most frequent first.
+    """Return the words of one bucket, most frequent first.
 
     Raises:
         InputError: wordfreq is not installed, does not support the language, or has too few words.

@@ -1,8 +1,8 @@
-"""The masked language model's loss at a fraction of its cost: the last layer and the vocabulary only where they are needed.
+"""Loss of a masked language model at a fraction of its cost: last layer and vocabulary only where they are needed.
 
 Only masked positions are predicted. So the last layer computes queries, output and feed-forward there alone, which gives the
-same loss. And the loss compares each target with a sample of the vocabulary instead of all of it (Bengio & Senecal 2008;
-Jean et al. 2015), which gives an estimate of it: frequent words and the targets of the batch are always in the sample.
+same loss. The loss compares each target with a sample of the vocabulary instead of all of it (Bengio & Senecal 2008; Jean et
+al. 2015), which gives an estimate of it: frequent words and the targets of the batch are always in the sample.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NEIGHBOR_TEMPERATURE = 0.05
 
 @dataclass
 class CandidateSampler:
-    """Draws the part of the vocabulary that the targets of a batch are compared with."""
+    """Sampler of the part of the vocabulary that the targets of a batch are compared with."""
 
     frequent: np.ndarray  # word ids that are always candidates
     rare: np.ndarray  # the other word ids
@@ -32,11 +32,11 @@ class CandidateSampler:
 
     @classmethod
     def from_counts(cls, counts: np.ndarray, size: int) -> CandidateSampler:
-        """The most frequent `size // 2` words are always candidates.
+        """Make the most frequent `size // 2` words candidates of every batch.
 
         Args:
             counts: how often each word occurs, (vocabulary,).
-            size: number of candidates; 0 or at least the vocabulary means the whole vocabulary.
+            size: number of candidates. 0, or the size of the vocabulary and more, is the whole vocabulary.
         """
         if not 0 < size < len(counts):
             return cls(np.arange(len(counts)), np.arange(0), len(counts))
@@ -44,7 +44,7 @@ class CandidateSampler:
         return cls(order[: size // 2], order[size // 2 :], size)
 
     def draw(self, targets: np.ndarray, rng: np.random.Generator) -> dict[str, Tensor]:
-        """Candidates of a batch.
+        """Draw the candidates of a batch.
 
         Args:
             targets: word ids to predict, (masked,).
@@ -76,21 +76,21 @@ def pretraining_loss(
     bag_weight: float = 0.0,
     neighbor_weight: float = 0.0,
 ) -> Tensor:
-    """Mean cross-entropy of the masked words among the candidates, and up to two losses of whole rows.
+    """Return the mean cross-entropy of the masked words among the candidates, and up to two losses of whole rows.
 
-    With `bag` the first token predicts all words of its row as well, so that its vector stands for the text (Ma et al. 2024,
-    arXiv 2401.11248, have this head for passages): the mean over the rows, times `bag_weight`, is added. With
-    `neighbor_weight` a model in training also tells by the mean of a row's vectors which other row is the text beside it
+    With `bag` the first token also predicts all words of its row, so that its vector represents the text (Ma et al. 2024,
+    arXiv 2401.11248, have this head for passages). The mean over the rows, times `bag_weight`, is added. With
+    `neighbor_weight` a model in training also predicts, by the mean of a row's vectors, which other row is the text beside it
     (Logeswaran & Lee 2018, QuickThought, with the `info_nce` of Mirror-BERT).
 
     Args:
-        input_ids: (rows, length), without padding. With `neighbor_weight`, row i of the first half is the neighbour of row i
+        input_ids: (rows, length), without padding. With `neighbor_weight`, row i of the first half is the neighbor of row i
             of the second.
         positions: masked positions of each row, (rows, masked of a row).
         candidates: word ids, (candidates,).
         log_weights: (candidates,), added to the scores.
         labels: indices into `candidates`, (rows * masked of a row,).
-        bag: the words of each row before masking as indices into `candidates`, (rows, words); -1: not among them.
+        bag: the words of each row before masking as indices into `candidates`, (rows, words). -1 if not among them.
     """
     first = 0 if bag is None else 1
     if first:
@@ -111,11 +111,11 @@ def pretraining_loss(
 
 
 def bag_of_words_loss(scores: Tensor, bag: Tensor) -> Tensor:
-    """Mean over rows of the mean cross-entropy of each word of a row.
+    """Return the mean over rows of the mean cross-entropy of the words of a row.
 
     Args:
         scores: (rows, candidates)
-        bag: indices of candidates, (rows, words); -1 is left out.
+        bag: indices of candidates, (rows, words). -1 is left out.
     """
     known = bag >= 0
     losses = -scores.log_softmax(-1).gather(1, bag.clamp(min=0)) * known
@@ -123,11 +123,11 @@ def bag_of_words_loss(scores: Tensor, bag: Tensor) -> Tensor:
 
 
 def hidden_at(model: BertForMaskedLM, input_ids: Tensor, positions: Tensor | None = None) -> Tensor:
-    """Hidden states of the last layer at some positions only, as `model.bert` has them, without padding.
+    """Return hidden states of the last layer at some positions only, equal to those of `model.bert`, without padding.
 
     Args:
         input_ids: (rows, length)
-        positions: (rows, masked); default: all of them.
+        positions: (rows, masked). Default: all of them.
 
     Returns:
         (rows, masked, H)
@@ -140,12 +140,12 @@ def hidden_at(model: BertForMaskedLM, input_ids: Tensor, positions: Tensor | Non
 
 
 def at(positions: Tensor, states: Tensor) -> Tensor:
-    """Rows (rows, positions, H) of `states` (rows, length, H)."""
+    """Return `states` (rows, length, H) at `positions` (rows, positions): (rows, positions, H)."""
     return states.gather(1, positions.unsqueeze(-1).expand(-1, -1, states.shape[-1]))
 
 
 def apply_layer(layer: BertLayer, hidden: Tensor, context: Tensor) -> Tensor:
-    """A layer for the positions in `hidden` (rows, queries, H), which attend to all of `context` (rows, length, H).
+    """Apply a layer to the positions in `hidden` (rows, queries, H), which attend to all of `context` (rows, length, H).
 
     For rows this short, plain products are faster on a CPU than PyTorch's fused attention, above all backwards.
     """

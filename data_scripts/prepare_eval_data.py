@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import hashlib
 import logging
 import shutil
 import sys
@@ -25,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.eval_data_hub import ARCHIVES, Table, hub_source
 from data_scripts.eval_data_sources import FOLDERS, local_source
-from mirror.common.atomic_files import atomic_path
 from mirror.common.errors import InputError, run_main
+from mirror.common.files import atomic_path
+from mirror.common.reuse import file_digest
 from mirror.evaluation.bli import ROWS as BLI_ROWS
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.evaluation.sts import SICK_FULL
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def files_of(task: Task, args: argparse.Namespace) -> Iterator[DataFile]:
-    """The files that a task can use: for BLI both training dictionaries, for full SICK-R the available format."""
+    """Yield the files that a task can use: for BLI both training dictionaries, for full SICK-R the available format."""
     if task.name == "sickr_full" and not args.senteval_dir:
         yield SICK_FULL
     elif task.name.startswith("bli_"):
@@ -78,14 +78,14 @@ def install(file: DataFile, args: argparse.Namespace, output_dir: Path) -> None:
     """Build one file, or check the existing one.
 
     Raises:
-        InputError: no source was given, the source is damaged, or the result is not the expected file.
+        InputError: No source was given, the source is damaged, or the result is not the expected file.
     """
     manifest = read_manifest(output_dir)
     if (output_dir / file.path).is_file():
         file.read(output_dir)
-        if file.path in manifest and manifest[file.path]["sha256"] != sha256(output_dir / file.path):
+        if file.path in manifest and manifest[file.path]["sha256"] != file_digest(output_dir / file.path):
             raise InputError(f"{output_dir / file.path} has changed since it was built; delete it to build it again")
-        logger.info("%s exists", file.path)
+        logger.info("Kept %s, which exists", file.path)
         return
     (header, rows), source = read_source(file.path, args)
     temporary = output_dir / ".partial"
@@ -95,13 +95,17 @@ def install(file: DataFile, args: argparse.Namespace, output_dir: Path) -> None:
     (output_dir / file.path).parent.mkdir(parents=True, exist_ok=True)
     (temporary / file.path).replace(output_dir / file.path)
     shutil.rmtree(temporary)
-    record = {"path": file.path, "rows": len(rows), "source": source, "sha256": sha256(output_dir / file.path)}
+    record = {"path": file.path, "rows": len(rows), "source": source, "sha256": file_digest(output_dir / file.path)}
     write_manifest(output_dir, manifest | {file.path: record})
-    logger.info("%s: %s rows from %s", file.path, f"{len(rows):,}", source)
+    logger.info("Saved %s rows from %s to %s", f"{len(rows):,}", source, file.path)
 
 
 def read_source(path: str, args: argparse.Namespace) -> tuple[Table, str]:
-    """Header and rows of a file of the evaluation folder, and the name of its source."""
+    """Return the header and rows of a file of the evaluation folder, and the name of its source.
+
+    Raises:
+        InputError: There is no source, or the flag of its folder is missing.
+    """
     local, hub = local_source(path), hub_source(path)
     folder = getattr(args, local.folder) if local else None
     if folder:
@@ -120,10 +124,14 @@ def read_source(path: str, args: argparse.Namespace) -> tuple[Table, str]:
 
 
 def copy_folder(name: str, biosyn_dir: str | None, output_dir: Path) -> None:
-    """Copy a data set in the format of BioSyn or COMETA; `run_eval.py` checks its files."""
+    """Copy a data set in the format of BioSyn or COMETA. `run_eval.py` checks its files.
+
+    Raises:
+        InputError: The folder is missing.
+    """
     target = output_dir / "biomed" / name
     if target.is_dir():
-        logger.info("%s exists", target)
+        logger.info("Kept %s, which exists", target)
         return
     if not biosyn_dir:
         raise InputError(f"biomed/{name} is not on the Hub; give --biosyn_dir: {FOLDERS['biosyn_dir']}")
@@ -136,7 +144,7 @@ def copy_folder(name: str, biosyn_dir: str | None, output_dir: Path) -> None:
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(source, temporary)
     temporary.replace(target)
-    logger.info("biomed/%s from %s", name, source)
+    logger.info("Copied %s to biomed/%s", source, name)
 
 
 def write_table(path: Path, header: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
@@ -148,17 +156,16 @@ def check_checksum(path: str, built: Path) -> None:
     """Compare a built file with its known checksum, if there is one.
 
     Raises:
-        InputError: the checksums differ.
+        InputError: The checksums differ.
     """
     with CHECKSUMS.open(encoding="utf-8", newline="") as lines:
         known = {row["path"]: row["sha256"] for row in csv.DictReader(lines, delimiter="\t")}
-    if path in known and known[path] != sha256(built):
-        raise InputError(f"{path} has a wrong checksum (sha256 {sha256(built)[:12]}, expected {known[path][:12]}); "
-                         "check that the source is complete and the version described in --help")  # fmt: skip
-
-
-def sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    found = file_digest(built)
+    if known.get(path, found) != found:
+        raise InputError(
+            f"{path} has a wrong checksum (sha256 {found[:12]}, expected {known[path][:12]}); "
+            "check that the source is complete and the version described in --help"
+        )
 
 
 def read_manifest(output_dir: Path) -> dict[str, dict]:
@@ -179,12 +186,15 @@ def write_manifest(output_dir: Path, records: dict[str, dict]) -> None:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--tasks", nargs="+", required=True, help="tasks of run_eval.py; run_eval.py --list_tasks prints them"
+        "--tasks",
+        nargs="+",
+        required=True,
+        help="Names of tasks of run_eval.py (run_eval.py --list_tasks prints them)",
     )
-    parser.add_argument("--output_dir", required=True, help="evaluation folder: the --data_dir of run_eval.py")
     parser.add_argument(
-        "--hub_mirror", help="folder with copies of Hub datasets as owner/name, to use instead of the Hub"
+        "--output_dir", required=True, help="Path to the evaluation folder: the --data_dir of run_eval.py"
     )
+    parser.add_argument("--hub_mirror", help="Path to copies of Hub datasets as owner/name, to use instead of the Hub")
     for flag, meaning in FOLDERS.items():
         parser.add_argument(f"--{flag}", metavar="D", help=meaning)
     return parser.parse_args()

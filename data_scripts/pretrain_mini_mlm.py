@@ -1,9 +1,9 @@
 """Pretrain the small masked language model in `mirror/assets/mini-mlm`.
 
 A plain `BertForMaskedLM` with the Trainer. Three measures get it past the unigram plateau on a CPU: word embeddings
-initialised from a factorised co-occurrence matrix, no dropout, and many short sequences. Two halve the cost of a token
+initialized from a factorized co-occurrence matrix, no dropout, and many short sequences. Two halve the cost of a token
 (`predicted_words.py`). Two objectives of whole rows (--bag_weight, --neighbor_weight) prepare the first token and the mean
-of a text for what Mirror-BERT makes of them; docs/performance.md has what each is worth.
+of a text for Mirror-BERT. docs/performance.md has the gain of each.
 
 The learning rate is constant, so the number of steps need not be known in advance: stop the run (SIGTERM, Ctrl-C) and
 continue it with the same command as often as you like. At any time a second, short run lets the learning rate of the last
@@ -16,7 +16,7 @@ checkpoint decay to zero and exports the model:
 
 Every --save_steps steps a checkpoint is saved and the loss of held-out text is measured (a hundredth of the corpus, over
 the whole vocabulary, 15% of the tokens masked). Checkpoints and log are in --output_dir. An exported folder is enough to
-go on from on another machine (--start_from, and --text_files again): its README then covers all runs.
+continue on another machine (--start_from, and --text_files again). Its README then covers all runs.
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ from data_scripts.predicted_words import CandidateSampler, pretraining_loss
 from data_scripts.pretraining_card import start_history, write_card
 from data_scripts.pretraining_windows import LENGTHS, Corpus, WindowBatches
 from mirror.common.errors import InputError, run_main
-from mirror.data.docstring_corpus import collect, pretraining_paragraphs
-from mirror.training.manifest import last_complete_checkpoint
-from mirror.training.resumable import ResumableTrainer
+from mirror.data.docstrings import collect, pretraining_paragraphs
+from mirror.training.resumable import ResumableTrainer, last_complete_checkpoint
 
 
 logger = logging.getLogger(__name__)
@@ -69,47 +68,57 @@ SENTENCE_START = re.compile(r"(?<=[.!?])[\"']?\s+(?=[\"']?[A-Z])")
 @dataclass
 class MiniMLMArguments:
     text_files: list[str] = field(
-        default_factory=list, metadata={"help": "Plain text files with one paragraph per line."}
+        default_factory=list, metadata={"help": "Paths of plain text files with one paragraph per line."}
     )
     text_licenses: list[str] = field(
         default_factory=list,
-        metadata={"help": "License of each of --text_files, in the same order, for the README of an exported model."},
+        metadata={"help": "Licenses of --text_files, in the same order, for the README of an exported model."},
     )
     start_from: str | None = field(
         default=None,
         metadata={
-            "help": "Folder of an earlier run whose weights and data to use, or of an exported model, with --text_files: "
-            "its weights and its vocabulary."
+            "help": "Path to an earlier run, to use its weights and data, or to an exported model, to use its weights and "
+            "vocabulary with --text_files."
         },
     )
     vocab_size: int = field(default=20000, metadata={"help": "Size of the WordPiece vocabulary."})
     hidden_size: int = field(
-        default=256, metadata={"help": "Hidden size; the number of attention heads is this divided by 64."}
+        default=256, metadata={"help": "Hidden size. There is one attention head per 64 components."}
     )
     num_hidden_layers: int = field(default=3, metadata={"help": "Number of transformer layers."})
-    tokens_per_step: int = field(default=4096, metadata={"help": "Tokens per batch, for any sequence length."})
+    tokens_per_step: int = field(
+        default=4096, metadata={"help": "Number of tokens per batch, for any sequence length."}
+    )
     mlm_probability: float = field(default=0.2, metadata={"help": "Share of the tokens to predict."})
     num_candidates: int = field(
         default=4096,
-        metadata={"help": "Size of the sample of the vocabulary that predictions are compared with; 0: all of it."},
+        metadata={
+            "help": "Number of words that predictions are compared with, a sample of the vocabulary. 0 compares with all."
+        },
     )
     bag_weight: float = field(
         default=0.0,
-        metadata={"help": "Weight of the loss of the first token, which predicts all words of its row; 0: none."},
+        metadata={
+            "help": "Weight of the loss of the first token, which predicts all words of its row. 0 disables it."
+        },
     )
     neighbor_weight: float = field(
         default=0.0,
         metadata={
-            "help": "Weight of InfoNCE between the mean vectors of a window and of the text after it; 0: none. Rows then "
-            "come in pairs."
+            "help": "Weight of InfoNCE between the mean vectors of a window and of the text after it. 0 disables it. "
+            "Otherwise rows come in pairs."
         },
     )
     dropout: float = field(default=0.0, metadata={"help": "Dropout of the hidden states and of the attention."})
     export_dir: str | None = field(
-        default=None, metadata={"help": "Also save the model here, in float16 and with dropout for fine-tuning."}
+        default=None,
+        metadata={
+            "help": "Path to export the model to, in float16 and with dropout for fine-tuning. Default: no export."
+        },
     )
     compile_loss: bool = field(
-        default=False, metadata={"help": "Compile the forward pass with torch.compile: about 1.15x faster."}
+        default=False,
+        metadata={"help": "Whether to compile the forward pass with torch.compile, which is about 1.15x faster."},
     )
 
 
@@ -123,7 +132,7 @@ class MiniMLMTrainer(ResumableTrainer):
 
 
 def train_tokenizer(paragraphs: list[str], vocab_size: int) -> BertTokenizerFast:
-    """A lower-case WordPiece tokenizer trained on the paragraphs."""
+    """Train a lower-case WordPiece tokenizer on the paragraphs."""
     wordpiece = BertWordPieceTokenizer(lowercase=True)
     wordpiece.train_from_iterator(
         paragraphs, vocab_size=vocab_size, min_frequency=3, limit_alphabet=300, show_progress=False
@@ -135,7 +144,7 @@ def train_tokenizer(paragraphs: list[str], vocab_size: int) -> BertTokenizerFast
 
 
 def tokenize(paragraphs: list[str], tokenizer: BertTokenizerFast) -> Corpus:
-    """Concatenate the paragraphs, each followed by [SEP]; a window may begin at any sentence start."""
+    """Concatenate the paragraphs, each followed by [SEP]. A window may begin at any sentence start."""
     sentences, closes = [], []
     for paragraph in paragraphs:
         parts = [part for part in SENTENCE_START.split(paragraph) if part]
@@ -149,13 +158,13 @@ def tokenize(paragraphs: list[str], tokenizer: BertTokenizerFast) -> Corpus:
 
 
 def cooccurrence_vectors(ids: np.ndarray, vocab_size: int, width: int, window: int = 6) -> np.ndarray:
-    """Word vectors from a truncated SVD of the positive pointwise mutual information, normalised to unit length.
+    """Compute word vectors of unit length by a truncated SVD of the positive pointwise mutual information.
 
     Args:
         ids: the corpus, (tokens,).
         vocab_size: number of word types.
         width: dimension of the vectors.
-        window: maximum distance of two tokens that co-occur; the weight is 1 / distance.
+        window: maximum distance of two tokens that co-occur. Their weight is 1 / distance.
 
     Returns:
         (vocab_size, width)
@@ -176,7 +185,7 @@ def cooccurrence_vectors(ids: np.ndarray, vocab_size: int, width: int, window: i
 
 
 def prepare(args: MiniMLMArguments, folder: Path) -> tuple[BertTokenizerFast, Corpus]:
-    """Tokenizer and corpus; created once and stored in `folder`. An exported model has a tokenizer already."""
+    """Return tokenizer and corpus, created once and stored in `folder`. An exported model has a tokenizer already."""
     if not (folder / "starts.npy").exists():
         folder.mkdir(parents=True, exist_ok=True)
         texts = [
@@ -191,7 +200,7 @@ def prepare(args: MiniMLMArguments, folder: Path) -> tuple[BertTokenizerFast, Co
 
 
 def new_model(args: MiniMLMArguments, vocab_size: int) -> BertForMaskedLM:
-    """A model with random weights."""
+    """Return a model with random weights."""
     config = BertConfig(
         vocab_size=vocab_size,
         hidden_size=args.hidden_size,
@@ -205,7 +214,7 @@ def new_model(args: MiniMLMArguments, vocab_size: int) -> BertForMaskedLM:
     return BertForMaskedLM(config)
 
 
-def initialise_words(model: BertForMaskedLM, corpus: Corpus) -> None:
+def initialize_words(model: BertForMaskedLM, corpus: Corpus) -> None:
     """Replace the word embeddings by co-occurrence vectors of the corpus, as long as the random ones are expected to be."""
     words = model.bert.embeddings.word_embeddings.weight.data
     vectors = cooccurrence_vectors(corpus.ids, *words.shape)
@@ -224,7 +233,7 @@ def export(
 
 
 def objective(args: MiniMLMArguments) -> str:
-    """What a run learns, for the README of the model."""
+    """Describe the objective of a run, for the README of the model."""
     parts = [f"{args.mlm_probability:.0%} of the tokens are predicted"]
     if args.bag_weight:
         parts.append(f"the first token predicts the words of its row (weight {args.bag_weight:g})")
@@ -238,7 +247,7 @@ def objective(args: MiniMLMArguments) -> str:
 def batches(
     args: MiniMLMArguments, training: TrainingArguments, corpus: Corpus, tokenizer: BertTokenizerFast
 ) -> dict[str, WindowBatches]:
-    """Training batches, and a few held-out ones that are the same for every run with this corpus."""
+    """Return the training batches, and a few held-out ones that are the same for every run with this corpus."""
     held_out = corpus.starts // HELD_OUT_BLOCK % HELD_OUT_EVERY == HELD_OUT_EVERY - 1
     if not held_out.any():
         held_out[-1] = True  # a tiny corpus
@@ -286,7 +295,7 @@ def main() -> None:
     else:
         model = new_model(args, len(tokenizer))
         if resumed is None:
-            initialise_words(model, corpus)
+            initialize_words(model, corpus)
 
     trainer = MiniMLMTrainer(
         model=model,

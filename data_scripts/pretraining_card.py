@@ -1,7 +1,7 @@
-"""README.md of a model that `pretrain_mini_mlm.py` exports: its size, what it read, for how long, and its learning curve.
+"""README.md of a model that `pretrain_mini_mlm.py` exports: its size, its data, its hours and its learning curve.
 
-`pretraining.json` says what trained a model: in the folder of a run the runs before it, in that of an exported model all of
-them. So a model that was exported, decayed and trained on has a README that covers everything.
+`pretraining.json` lists the runs that trained a model: in the folder of a run the runs before it, in that of an exported model
+all of them. So the README of a model that was exported, decayed and trained further covers everything.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from transformers import BertForMaskedLM
 
-from mirror.common.atomic_files import atomic_write_text
 from mirror.common.errors import InputError
+from mirror.common.files import atomic_write_text
 from mirror.evaluation.plots import COLOURS, save
-from mirror.training.manifest import last_complete_checkpoint
+from mirror.training.resumable import last_complete_checkpoint
 
 
 HISTORY, FIGURE = "pretraining.json", "learning_curve.png"
@@ -63,11 +63,11 @@ English only. It knows little: its loss is far from that of BERT-base, and an en
 
 
 def start_history(output_dir: str, start_from: str | None, step: int, objective: str) -> None:
-    """Note in the folder of a new run what it learns, and what trained the weights that it starts from.
+    """Write to the folder of a new run its objective, and the runs that trained the weights that it starts from.
 
     Args:
-        step: number of tokens of a step of the new run.
-        objective: what the new run learns, in words.
+        step: tokens per step of the new run.
+        objective: the objective of the new run, in words.
     """
     path = Path(output_dir) / HISTORY
     if not path.exists():
@@ -79,7 +79,7 @@ def start_history(output_dir: str, start_from: str | None, step: int, objective:
 
 
 def read_history(folder: str | Path) -> list[dict]:
-    """What trained the weights in the folder of a run or of an exported model: one entry for each run, in order.
+    """Read which runs trained the weights in the folder of a run or of an exported model: one entry for each, in order.
 
     Returns:
         `objective` and `tokens` of the run, its `seconds`, and its `curve`: [tokens so far, learning rate, held-out loss], ...
@@ -100,7 +100,7 @@ def read_history(folder: str | Path) -> list[dict]:
 
 
 def read_run(checkpoint: Path, step: int, objective: str) -> dict:
-    """The entry of a run in the history, up to a checkpoint."""
+    """Return the entry of a run in the history, up to a checkpoint."""
     names = ("trainer_state.json", "run_totals.json")
     state, totals = (json.loads((checkpoint / name).read_text(encoding="utf-8")) for name in names)
     rates = {entry["step"]: entry["learning_rate"] for entry in state["log_history"] if "learning_rate" in entry}
@@ -156,7 +156,7 @@ def _describe_text(path: Path, license_name: str) -> str:
 
 
 def describe_objectives(runs: Sequence[dict]) -> list[str]:
-    """What was learnt from how many tokens, in order; consecutive runs with one objective are one line."""
+    """Return a line for each objective with its tokens, in order. Consecutive runs with one objective share a line."""
     lines = []
     for objective, group in groupby(runs, key=lambda entry: entry["objective"]):
         tokens = [entry["tokens"] for entry in group]
@@ -184,7 +184,7 @@ def draw_learning_curve(runs: Sequence[dict], path: Path) -> None:
 
 
 def learning_curve(runs: Sequence[dict], points: int = 8) -> str:
-    """Held-out loss over tokens as a Markdown table, with at most `points` rows for each run."""
+    """Return the held-out loss over tokens as a Markdown table, with at most `points` rows for each run."""
     rows = ["| million tokens | learning rate | held-out loss |", "| ---: | ---: | ---: |"]
     for curve in _curves(runs):
         every = -(-len(curve) // points) or 1
@@ -193,7 +193,7 @@ def learning_curve(runs: Sequence[dict], points: int = 8) -> str:
 
 
 def _curves(runs: Sequence[dict]) -> list[list[tuple[float, float, float]]]:
-    """For each run million tokens, those of the runs before it included, learning rate and held-out loss."""
+    """Return for each run its points: million tokens, those of earlier runs included, learning rate and held-out loss."""
     starts = accumulate((entry["tokens"] for entry in runs), initial=0)
     return [
         [((before + tokens) / 1e6, rate, loss) for tokens, rate, loss in entry["curve"]]

@@ -1,4 +1,4 @@
-"""Windows of running text as batches to pretrain on: item i of the dataset is determined by the seed and i alone."""
+"""Batches of windows of running text for pretraining. Item i of the dataset is a function of the seed and i alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LENGTHS = {16: 0.2, 32: 0.4, 64: 0.3, 128: 0.1}
 
 @dataclass
 class Corpus:
-    """All texts as one sequence of token ids, and the positions where sentences start."""
+    """All texts as one sequence of token ids, and the positions at which sentences start."""
 
     ids: np.ndarray  # (tokens,) uint16
     starts: np.ndarray  # (sentences,) int64
@@ -29,22 +29,22 @@ class Corpus:
         return cls(np.load(folder / "ids.npy"), np.load(folder / "starts.npy"))
 
     def save(self, folder: Path) -> None:
-        """Write both files; `starts.npy` is renamed into place last, so if it exists the folder is complete."""
+        """Write both files. `starts.npy` is renamed into place last, so if it exists the folder is complete."""
         np.save(folder / "ids.npy", self.ids)
         np.save(folder / "_starts.npy", self.starts)
         (folder / "_starts.npy").replace(folder / "starts.npy")
 
 
 class WindowBatches(Dataset):
-    """Dataset of batches: item i is a batch of masked windows of one length, determined only by (seed, i).
+    """Dataset of batches: item i is a batch of masked windows of one length, a function of (seed, i).
 
     Args:
-        corpus: its sentence starts are those where windows may begin.
+        corpus: windows begin at its sentence starts.
         sampler: of the vocabulary.
-        mask_probability: share of the tokens to predict; the same number in each row.
+        mask_probability: share of the tokens to predict, the same number in each row.
         mask_all: replace each of them by [MASK] instead of 80%.
         with_bag: also return the words of each row, which the first token predicts.
-        with_neighbors: the second half of the rows has the text that comes after that of the first half.
+        with_neighbors: fill the second half of the rows with the text that follows that of the first half.
     """
 
     def __init__(
@@ -84,13 +84,13 @@ class WindowBatches(Dataset):
         return batch | ({"bag": self._bag(words, batch["candidates"])} if self.with_bag else {})
 
     def _pairs(self, count: int, words: int, rng: np.random.Generator) -> np.ndarray:
-        """Starts of windows, and then for each of them the first sentence start behind its words: (2 count,)."""
+        """Draw starts of windows, and for each of them the first sentence start behind its words: (2 count,)."""
         starts = self.corpus.starts
         first = rng.choice(starts[: np.searchsorted(starts, starts[-1] - words, side="right")], count)
         return np.concatenate([first, starts[np.searchsorted(starts, first + words)]])
 
     def _bag(self, words: np.ndarray, candidates: torch.Tensor) -> torch.Tensor:
-        """Indices of words among the candidates, -1 for other words and special tokens; both (rows, words)."""
+        """Return indices of words among the candidates, -1 for other words and special tokens. Both are (rows, words)."""
         index = np.full(len(self.tokenizer), -1)
         index[candidates] = np.arange(len(candidates))
         index[self.tokenizer.all_special_ids] = -1
@@ -100,7 +100,7 @@ class WindowBatches(Dataset):
         """Mask a fixed number of tokens of each row as in BERT: 80% become [MASK], 10% a random token, 10% are unchanged.
 
         Args:
-            ids: (rows, length); modified in place.
+            ids: (rows, length), modified in place.
 
         Returns:
             Positions and targets of the prediction, both (rows, masked).

@@ -5,7 +5,7 @@
 
 Characters are drawn uniformly from a-z, A-Z and 0-9. The lengths are those of the texts of --length_like, in the same
 order and with spaces counted, or drawn uniformly from a range. A .json file next to the output records how it was
-made. Short strings may repeat; run_mirror.py drops duplicates.
+made. Short strings may repeat. run_mirror.py drops duplicates.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ ALPHABET = string.ascii_letters + string.digits
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--output_file", required=True, help="text file to write")
-    parser.add_argument("--length_like", help="text file with one text per line, whose lengths are copied")
+    parser.add_argument("--output_file", required=True, metavar="F", help="Path of the text file to write.")
     parser.add_argument(
-        "--count", type=positive, help="number of strings (default: 10000, or all texts of --length_like)"
+        "--length_like", metavar="F", help="Path of a text file with one text per line, whose lengths are copied."
     )
-    parser.add_argument("--min_length", type=positive, default=3, help="minimum length in characters (default: 3)")
-    parser.add_argument("--max_length", type=positive, default=12, help="maximum length in characters (default: 12)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
+    parser.add_argument(
+        "--count", type=positive, metavar="N", help="Number of strings. Default: 10000, or all texts of --length_like."
+    )
+    parser.add_argument("--min_length", type=positive, default=3, metavar="N", help="Minimum length in characters.")
+    parser.add_argument("--max_length", type=positive, default=12, metavar="N", help="Maximum length in characters.")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="Random seed.")
     args = parser.parse_args()
     if args.seed < 0:
         raise InputError(f"--seed must be 0 or more, got {args.seed}")
@@ -54,7 +56,7 @@ def main() -> None:
 
 
 def random_strings(lengths: np.ndarray, rng: np.random.Generator) -> list[str]:
-    """One random string per length.
+    """Draw one random string for each length.
 
     Args:
         lengths: (N,), in characters.
@@ -64,7 +66,7 @@ def random_strings(lengths: np.ndarray, rng: np.random.Generator) -> list[str]:
 
 
 def lengths_of(path: str, count: int | None) -> np.ndarray:
-    """Lengths in characters of the first `count` non-blank lines of a file.
+    """Return the lengths in characters of the first `count` non-blank lines of a file: (count,).
 
     Raises:
         InputError: the file is missing, not text, or has fewer texts than `count`.

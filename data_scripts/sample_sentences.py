@@ -19,7 +19,6 @@ the output records how it was made.
 from __future__ import annotations
 
 import gzip
-import random
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -27,37 +26,40 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from data_scripts.corpus_files import write_corpus
-from mirror.common.cli import Parser, positive
+from data_scripts.corpus_files import add_sampling, draw_sample, write_corpus
+from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
 from mirror.data.files import check_text_file, expand_paths, open_file
 
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--input_file", nargs="+", required=True, help="input files or globs")
     parser.add_argument(
-        "--columns", nargs="+", help="columns with sentences; with --no_header, column numbers starting at 1"
+        "--input_file", nargs="+", required=True, metavar="F", help="Paths or globs of the input files."
     )
-    parser.add_argument("--no_header", action="store_true", help="tsv files without a header line, such as WikiMatrix")
-    parser.add_argument("--count", type=positive, default=10_000, help="sentences to sample (default: 10000)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    parser.add_argument("--output_file", required=True, help="text file to write")
+    parser.add_argument(
+        "--columns",
+        nargs="+",
+        metavar="C",
+        help="Names of the columns with sentences. With --no_header: their numbers, starting at 1.",
+    )
+    parser.add_argument(
+        "--no_header", action="store_true", help="Whether the tsv files have no header line, like WikiMatrix."
+    )
+    add_sampling(parser, "sentences")
     args = parser.parse_args()
     paths = expand_paths(args.input_file)
     distinct, facts = distinct_sentences(
         sentence for path in paths for sentence in sentences_of(path, args.columns, args.no_header)
     )
-    if len(distinct) < args.count:
-        raise InputError(f"{len(distinct):,} distinct sentences, fewer than --count {args.count}")
-    sample = random.Random(args.seed).sample(distinct, args.count)
+    sample = draw_sample(args, distinct, "distinct sentences")
     settings = vars(args) | {"input_file": [path.name for path in paths]}
     del settings["output_file"]
     write_corpus(args.output_file, sample, "sample_sentences.py", settings, facts)
 
 
 def distinct_sentences(sentences: Iterable[str]) -> tuple[list[str], dict[str, int]]:
-    """Distinct sentences in order of first occurrence, with whitespace normalised, and the counts of dropped ones."""
+    """Return the distinct sentences in order of first occurrence, white space normalized, and the counts of dropped ones."""
     seen: dict[str, None] = {}
     read = blank = 0
     for sentence in sentences:
@@ -71,10 +73,10 @@ def distinct_sentences(sentences: Iterable[str]) -> tuple[list[str], dict[str, i
 
 
 def sentences_of(path: Path, columns: list[str] | None, no_header: bool) -> Iterator[str]:
-    """All sentences of a file, row by row.
+    """Yield all sentences of a file, row by row.
 
     Raises:
-        InputError: the file is not text or has no such column; the message names the file and, if known, the line.
+        InputError: the file is not text or has no such column. Names the file and, if known, the line.
     """
     if no_header:
         yield from _numbered_columns(path, columns)

@@ -3,17 +3,16 @@
     python data_scripts/umls_names.py --mrconso META/MRCONSO.RRF --output_file data/umls_10k.txt
     python data_scripts/umls_names.py --mrconso META/MRCONSO.RRF.gz --language SPA --output_file data/umls_es_10k.txt
 
-MRCONSO.RRF is available with a UMLS licence from https://www.nlm.nih.gov/research/umls. Rows in other languages and
+MRCONSO.RRF is available with a UMLS license from https://www.nlm.nih.gov/research/umls. Rows in other languages and
 rows marked as suppressed or obsolete (SUPPRESS other than N) are dropped, as are names that differ from an earlier one
-only in case or whitespace, because the two would be false negatives in a batch. The sample is uniform over the
+only in case or white space, because the two would be false negatives in a batch. The sample is uniform over the
 remaining names; it may contain several names of one concept. A .json file next to the output records how it was made.
-The names are subject to the UMLS licence.
+The names are subject to the UMLS license.
 """
 
 from __future__ import annotations
 
 import gzip
-import random
 import sys
 from collections import Counter
 from pathlib import Path
@@ -21,8 +20,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from data_scripts.corpus_files import write_corpus
-from mirror.common.cli import Parser, positive
+from data_scripts.corpus_files import add_sampling, draw_sample, write_corpus
+from mirror.common.cli import Parser
 from mirror.common.errors import InputError, one_line, run_main
 
 
@@ -34,26 +33,22 @@ LANGUAGE, NAME, SUPPRESS = 1, 14, 16
 
 def main() -> None:
     parser = Parser(__doc__)
-    parser.add_argument("--mrconso", required=True, help="path of MRCONSO.RRF or MRCONSO.RRF.gz")
-    parser.add_argument("--language", default="ENG", help="UMLS language code of three letters (default: ENG)")
-    parser.add_argument("--count", type=positive, default=10_000, help="names to sample (default: 10000)")
-    parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    parser.add_argument("--output_file", required=True, help="text file to write")
+    parser.add_argument("--mrconso", required=True, metavar="F", help="Path to MRCONSO.RRF or MRCONSO.RRF.gz.")
+    parser.add_argument("--language", default="ENG", metavar="L", help="UMLS language code of three letters.")
+    add_sampling(parser, "names")
     args = parser.parse_args()
     names, facts = read_names(Path(args.mrconso), args.language)
-    if len(names) < args.count:
-        raise InputError(f"{args.mrconso}: {len(names):,} names of {args.language}, fewer than --count {args.count}")
-    sample = random.Random(args.seed).sample(names, args.count)
+    sample = draw_sample(args, names, f"names of {args.language}", args.mrconso)
     settings = vars(args) | {"mrconso": Path(args.mrconso).name}
     del settings["output_file"]
     write_corpus(args.output_file, sample, "umls_names.py", settings, facts)
 
 
 def read_names(path: Path, language: str) -> tuple[list[str], dict[str, int]]:
-    """Distinct names of a language in file order, and the number of dropped rows by reason.
+    """Return the distinct names of a language in file order, and the number of dropped rows by reason.
 
     Raises:
-        InputError: the file is missing, or a line is not in the format of MRCONSO.RRF; the message names the line.
+        InputError: the file is missing, or a line is not in the format of MRCONSO.RRF. Names the line.
     """
     names: dict[str, str] = {}
     counts = Counter(rows=0, other_language=0, suppressed=0, blank=0, repeated=0)

@@ -1,11 +1,11 @@
-"""A WordPiece vocabulary of many languages, as CMLM's multilingual models have it (Yang et al. 2021, section 4.4).
+"""Build a WordPiece vocabulary of many languages, as for CMLM's multilingual models (Yang et al. 2021, section 4.4).
 
     python data_scripts/wordpiece_vocabulary.py --text_file documents/*.parquet --output_dir out/multilingual-vocabulary
     python data_scripts/wordpiece_vocabulary.py --text_file en.txt fi.txt --vocab_size 30000 --output_dir out/small-vocabulary
 
 Each file is one language. Its words count (share of all words) ** smoothing instead of their share, so that small languages get
-pieces too; 0.3 and 501,153 pieces are the paper's. Writes a folder for `run_cmlm.py --from_scratch`: a cased tokenizer and the
-configuration of BERT base with as many embeddings. vocabulary.json records how it was made.
+pieces too. 0.3 and 501,153 pieces are the paper's. Writes a folder for `run_cmlm.py --from_scratch`: a cased tokenizer and the
+configuration of BERT base with as many embeddings. The file vocabulary.json records how it was made.
 
 The paper used the generator of TensorFlow Text. This one counts and smooths words in the same way, but the pieces are chosen by
 the library tokenizers, which merges pairs from single characters up, where the generator cuts words from the whole down.
@@ -30,11 +30,11 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import BertConfig, BertTokenizerFast
 
 from mirror.cmlm.reading import read_documents
-from mirror.common.atomic_files import atomic_write_text, make_output_folder
 from mirror.common.cli import Parser, positive
 from mirror.common.errors import InputError, run_main
-from mirror.data.corpus import CorpusSource
+from mirror.common.files import atomic_write_text, make_output_folder
 from mirror.data.files import expand_paths
+from mirror.data.source import CorpusSource
 
 
 PAPER_SIZE, PAPER_SMOOTHING = 501_153, 0.3
@@ -51,19 +51,19 @@ def main() -> None:
         nargs="+",
         required=True,
         metavar="F",
-        help="one file per language: txt, csv, tsv, json, jsonl or parquet, also as .gz",
+        help="Paths or globs, one file per language: txt, csv, tsv, json, jsonl or parquet, each also as .gz.",
     )
-    add("--text_column", metavar="C", help="column of the texts in tables")
+    add("--text_column", metavar="C", help="Name of the text column of tables.")
     add(
         "--vocab_size",
         type=positive,
         default=PAPER_SIZE,
         metavar="N",
-        help="pieces, special ones included (default: 501153)",
+        help="Number of pieces, special tokens included.",
     )
     add("--smoothing", type=float, default=PAPER_SMOOTHING, metavar="S",
-        help="exponent of a language's share, from 0 (all equal) to 1 (as they are) (default: 0.3)")  # fmt: skip
-    add("--output_dir", required=True, metavar="O", help="folder to write")
+        help="Exponent of a language's share, from 0 (all equal) to 1 (as they are).")  # fmt: skip
+    add("--output_dir", required=True, metavar="O", help="Path of the folder to write.")
     args = parser.parse_args()
     if not 0 <= args.smoothing <= 1:
         raise InputError(f"--smoothing is an exponent in [0, 1], got {args.smoothing}; the paper uses 0.3")
@@ -111,10 +111,10 @@ def smoothed(counts: Mapping[str, Counter[str]], exponent: float) -> Counter[str
 
 
 def learn_pieces(words: Counter[str], vocab_size: int) -> dict[str, int]:
-    """Learn a vocabulary of exactly `vocab_size` pieces from word counts; returns the id of each piece.
+    """Learn a vocabulary of exactly `vocab_size` pieces from word counts, and return the id of each piece.
 
     Raises:
-        InputError: the words do not give as many, or there are more characters than pieces.
+        InputError: the words do not give as many pieces, or there are more characters than pieces.
     """
     characters = len(set("".join(words)))
     if 2 * characters + len(SPECIAL_TOKENS) > vocab_size:
@@ -140,16 +140,13 @@ def learn_pieces(words: Counter[str], vocab_size: int) -> dict[str, int]:
 
 
 def check_is_empty(output_dir: str) -> None:
-    """
-    Raises:
-        InputError: the folder exists and is not empty.
-    """
+    """Raise an `InputError` if the folder exists and is not empty."""
     if Path(output_dir).is_dir() and any(Path(output_dir).iterdir()):
         raise InputError(f"--output_dir {output_dir} is not empty; choose another folder")
 
 
 def write_folder(output_dir: str, pieces: dict[str, int], settings: dict, words: dict[str, int]) -> None:
-    """Write tokenizer, configuration and record; the folder appears complete or not at all.
+    """Write tokenizer, configuration and record, or nothing.
 
     Raises:
         InputError: the folder exists and is not empty, or cannot be written.
@@ -179,7 +176,7 @@ def _normalizer() -> normalizers.Normalizer:
 
 
 def _occurrences(words: Counter[str]) -> Iterator[str]:
-    """Texts in which each word occurs as often as it counts."""
+    """Yield texts in which each word occurs as often as it counts: the trainer takes no counts."""
     for word, count in words.items():
         for start in range(0, count, WORDS_AT_ONCE):
             yield " ".join([word] * min(WORDS_AT_ONCE, count - start))

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from mirror.cmlm.config import CMLMConfig
-    from mirror.cmlm.trainer import CMLMTrainer
+    from mirror.cmlm.trainer import CMLMConfig, CMLMTrainer
     from mirror.data.augmentation import span_mask
     from mirror.data.corpus import load_corpus
     from mirror.modeling.encoder import Encoder
     from mirror.training.config import MirrorConfig
-    from mirror.training.losses import info_nce
+    from mirror.training.losses import InfoNCE, info_nce
     from mirror.training.trainer import MirrorTrainer
 
 __version__ = "0.1.0"
 
 _MODULES = {
-    "CMLMConfig": "mirror.cmlm.config",
+    "CMLMConfig": "mirror.cmlm.trainer",
     "CMLMTrainer": "mirror.cmlm.trainer",
     "Encoder": "mirror.modeling.encoder",
+    "InfoNCE": "mirror.training.losses",
     "MirrorConfig": "mirror.training.config",
     "MirrorTrainer": "mirror.training.trainer",
     "info_nce": "mirror.training.losses",
@@ -36,6 +36,7 @@ __all__ = [
     "CMLMConfig",
     "CMLMTrainer",
     "Encoder",
+    "InfoNCE",
     "MirrorConfig",
     "MirrorTrainer",
     "info_nce",

@@ -2,87 +2,64 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
-from transformers import (
-    AlbertConfig,
-    AutoModel,
-    BertConfig,
-    CamembertConfig,
-    DebertaV2Config,
-    DistilBertConfig,
-    ElectraConfig,
-    EuroBertConfig,
-    ModernBertConfig,
-    MPNetConfig,
-    NomicBertConfig,
-    PreTrainedModel,
-    RobertaConfig,
-    XLMRobertaConfig,
-)
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 
 VOCABULARY = 60
 LAYERS = 3
 HEADS = 4
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "num_hidden_layers": LAYERS,
-    "num_attention_heads": HEADS,
-    "intermediate_size": 64,
-    "max_position_embeddings": 48,
-    "initializer_range": 0.3,
-}
-SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+SIZES = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": HEADS}
+SIZES |= {"intermediate_size": 64, "max_position_embeddings": 48, "initializer_range": 0.3, "pad_token_id": 0}
+SPECIAL = {"bos_token_id": 1, "eos_token_id": 2}
 ROBERTA = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-DEBERTA_V3 = {
-    "relative_attention": True,
-    "position_buckets": 8,
-    "pos_att_type": ["p2c", "c2p"],
-    "position_biased_input": False,
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-}
+LOCAL = {"local_attention": 4, "global_attn_every_n_layers": 2, "cls_token_id": 1, "sep_token_id": 2}
+DEBERTA_V3 = {"relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]}
+DEBERTA_V3 |= {"position_biased_input": False, "norm_rel_ebd": "layer_norm", "share_att_key": True}
+
+
+def config_of(model_type: str, **settings) -> partial:
+    return partial(AutoConfig.for_model, model_type, **SIZES | settings)
+
+
 # Those whose attention goes through transformers' attention interface, and those that compute it themselves.
 INTERFACE = {
-    "bert": lambda: BertConfig(**SIZES),
-    "roberta": lambda: RobertaConfig(**SIZES, **ROBERTA),
-    "xlm_roberta": lambda: XLMRobertaConfig(**SIZES, **ROBERTA),
-    "camembert": lambda: CamembertConfig(**SIZES, **ROBERTA),
-    "distilbert": lambda: DistilBertConfig(
-        vocab_size=VOCABULARY, dim=32, n_layers=LAYERS, n_heads=HEADS, hidden_dim=64, initializer_range=0.3
-    ),
-    "electra": lambda: ElectraConfig(**SIZES, embedding_size=16),
-    "albert": lambda: AlbertConfig(**SIZES, embedding_size=16),
-    "modernbert": lambda: ModernBertConfig(
-        **SIZES, **SPECIAL, cls_token_id=1, sep_token_id=2, local_attention=4, global_attn_every_n_layers=2
-    ),
-    "eurobert": lambda: EuroBertConfig(**SIZES, **SPECIAL, mask_token_id=3, num_key_value_heads=2),
-    "nomic_bert": lambda: NomicBertConfig(**SIZES, pad_token_id=0),
+    "bert": config_of("bert"),
+    "roberta": config_of("roberta", **ROBERTA),
+    "xlm_roberta": config_of("xlm-roberta", **ROBERTA),
+    "camembert": config_of("camembert", **ROBERTA),
+    "distilbert": config_of("distilbert", dim=32, n_layers=LAYERS, n_heads=HEADS, hidden_dim=64),
+    "electra": config_of("electra", embedding_size=16),
+    "albert": config_of("albert", embedding_size=16),
+    "modernbert": config_of("modernbert", **SPECIAL, **LOCAL),
+    "eurobert": config_of("eurobert", **SPECIAL, mask_token_id=3, num_key_value_heads=2),
+    "nomic_bert": config_of("nomic_bert"),
 }
 OWN_ATTENTION = {
-    "mpnet": lambda: MPNetConfig(**SIZES, **ROBERTA),
-    "deberta_v2": lambda: DebertaV2Config(**SIZES),
-    "deberta_v3": lambda: DebertaV2Config(**SIZES, **DEBERTA_V3),
+    "mpnet": config_of("mpnet", **ROBERTA),
+    "deberta_v2": config_of("deberta-v2"),
+    "deberta_v3": config_of("deberta-v2", **DEBERTA_V3),
 }
 CONFIGS = INTERFACE | OWN_ATTENTION
 
 
 def tiny(name: str) -> PreTrainedModel:
-    """The same weights at every call, in training mode."""
+    """Return a model with the same weights at every call, in training mode."""
     torch.manual_seed(0)
     return AutoModel.from_config(CONFIGS[name]()).train()
 
 
 def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[list[int]]:
-    """Rows of random token ids above the special ones."""
+    """Return rows of random token ids above the special ones."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.randint(shortest, longest + 1, (count,), generator=generator).tolist()
     return [torch.randint(5, VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
 
 
 def padded(rows: list[list[int]], pad_token_id: int | None) -> dict[str, torch.Tensor]:
-    """What a padding collator makes of the rows: `input_ids` and `attention_mask`, (N, T) each."""
+    """Return what a padding collator makes of the rows: `input_ids` and `attention_mask`, (N, T) each."""
     longest = max(map(len, rows))
     return {
         "input_ids": torch.tensor([row + [pad_token_id or 0] * (longest - len(row)) for row in rows]),

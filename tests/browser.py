@@ -1,5 +1,4 @@
-"""A headless Chromium, driven over WebDriver. That is JSON over HTTP, and eight requests are all that the tests need: a
-client library would bring its own downloads and some ten packages."""
+"""Headless Chromium driven over WebDriver, which is JSON over HTTP. A client library would bring its own downloads."""
 
 from __future__ import annotations
 
@@ -15,18 +14,11 @@ from pathlib import Path
 
 
 PROGRAMS = ("chromium", "chromedriver")
-FLAGS = (
-    "--headless",
-    "--no-sandbox",  # it refuses to start as root otherwise
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",  # a page that needs the network shows it
+FLAGS = (  # Chromium refuses to start as root in a sandbox; a page that needs the network shows it
+    *("--headless", "--no-sandbox", "--no-first-run", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"),
+    *(f"--disable-{part}" for part in ("gpu", "quic", "background-networking", "component-update", "sync")),
 )
-ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element's id, by the standard
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key of an element's id in the standard
 
 
 def missing_programs() -> list[str]:
@@ -35,7 +27,7 @@ def missing_programs() -> list[str]:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Browser]:
-    """A browser with a fresh `profile` folder, and its end."""
+    """Start a browser with a fresh `profile` folder, and end it."""
     driver = subprocess.Popen(["chromedriver", "--port=0"], stdout=subprocess.PIPE, text=True)
     try:
         for line in driver.stdout:
@@ -59,7 +51,7 @@ class Browser:
         self.session = self.command("POST", "", capabilities={"alwaysMatch": wanted})["sessionId"]
 
     def command(self, method: str, path: str, **body):
-        """The `value` of the answer."""
+        """Send a command, and return the `value` of the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         place = f"/session/{self.session}{path}" if self.session else "/session"
         connection.request(method, place, json.dumps(body) if method == "POST" else None)
@@ -72,30 +64,33 @@ class Browser:
         self.command("POST", "/url", url=url)
 
     def run(self, script: str, *args):
-        """What the body `script` of a function returns; its arguments are in `arguments`."""
+        """Return what the body `script` of a function returns. Its arguments are in `arguments`."""
         return self.command("POST", "/execute/sync", script=script, args=args)
 
-    def wait_for(self, condition: str, seconds: float = 20) -> None:
-        """Until the expression `condition` holds."""
+    def wait_for(self, condition: str, seconds: float = 60) -> None:
+        """Wait until the expression `condition` holds."""
         end = time.monotonic() + seconds
         while not self.run(f"return Boolean({condition})"):
             assert time.monotonic() < end, f"not within {seconds} s: {condition}"
             time.sleep(0.05)
 
+    def find(self, selector: str) -> str:
+        return self.command("POST", "/element", using="css selector", value=selector)[ELEMENT]
+
     def type(self, selector: str, text: str) -> None:
-        """`text` in place of what a field holds, by the keyboard."""
-        element = self.command("POST", "/element", using="css selector", value=selector)[ELEMENT]
+        element = self.find(selector)
         self.command("POST", f"/element/{element}/clear")
         self.command("POST", f"/element/{element}/value", text=text)
 
+    def upload(self, selector: str, path: Path) -> None:
+        self.command("POST", f"/element/{self.find(selector)}/value", text=str(path))
+
     def click(self, selector: str) -> None:
-        element = self.command("POST", "/element", using="css selector", value=selector)[ELEMENT]
-        self.command("POST", f"/element/{element}/click")
+        self.command("POST", f"/element/{self.find(selector)}/click")
 
     def developer(self, command: str, **parameters):
-        """A command of the DevTools protocol, for what WebDriver cannot say."""
         return self.command("POST", "/goog/cdp/execute", cmd=command, params=parameters)
 
     def console(self) -> list[str]:
-        """What the page, and the browser about it, wrote since the last call."""
+        """Return what the page, and the browser about it, wrote since the last call."""
         return [entry["message"] for entry in self.command("POST", "/se/log", type="browser")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import zlib
 from pathlib import Path
 
 
@@ -17,112 +18,31 @@ import torch
 from transformers import BertConfig, BertForMaskedLM, BertTokenizerFast
 
 
-WORDS = [
-    "the",
-    "a",
-    "an",
-    "of",
-    "to",
-    "in",
-    "and",
-    "is",
-    "was",
-    "on",
-    "with",
-    "for",
-    "that",
-    "it",
-    "he",
-    "she",
-    "they",
-    "we",
-    "you",
-    "cat",
-    "dog",
-    "bird",
-    "fish",
-    "tree",
-    "house",
-    "river",
-    "mountain",
-    "city",
-    "road",
-    "car",
-    "train",
-    "plane",
-    "red",
-    "green",
-    "blue",
-    "small",
-    "large",
-    "old",
-    "new",
-    "fast",
-    "slow",
-    "runs",
-    "walks",
-    "flies",
-    "swims",
-    "reads",
-    "writes",
-    "sees",
-    "likes",
-    "eats",
-    "drinks",
-    "plays",
-    "sleeps",
-    "man",
-    "woman",
-    "child",
-    "girl",
-    "boy",
-    "king",
-    "queen",
-    "doctor",
-    "teacher",
-    "student",
-    "book",
-    "letter",
-    "song",
-    "game",
-    "water",
-    "bread",
-    "milk",
-    "coffee",
-    "morning",
-    "evening",
-    "night",
-    "day",
-    "sun",
-    "moon",
-    "star",
-    "rain",
-    "snow",
-    "wind",
-    "open",
-    "close",
-    "file",
-    "list",
-    "map",
-    "key",
-    "value",
-    "number",
-    "sum",
-    "count",
-    "first",
-    "last",
-    "read",
-    "write",
-    "get",
-    "set",
-    "make",
-    "find",
-]
+WORDS = """
+    the a an of to in and is was on with for that it he she they we you cat dog bird fish tree house river
+    mountain city road car train plane red green blue small large old new fast slow runs walks flies swims reads
+    writes sees likes eats drinks plays sleeps man woman child girl boy king queen doctor teacher student book
+    letter song game water bread milk coffee morning evening night day sun moon star rain snow wind open close
+    file list map key value number sum count first last read write get set make find
+""".split()
 SPECIAL_TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 LOOPBACK = ("127.", "::1", "localhost")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--slow-tenth", type=int, choices=range(10), help="Run only this tenth of the selected tests")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Keep a tenth of the tests, chosen by a hash of their names: each test stays in its tenth when others come and go."""
+    tenth = config.getoption("--slow-tenth")
+    if tenth is not None:
+        left_out = [item for item in items if zlib.crc32(item.nodeid.encode()) % 10 != tenth]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_configure():

@@ -1,7 +1,7 @@
-"""What the documentation tells people to type: code blocks of the pages, and the commands in them as bash itself reads them.
+"""Reads what the documentation tells people to type: code blocks of the pages, and the commands in them.
 
-A shell block runs in a bash that can start no program: every command that is not bash's own is written down instead, after
-loops, variables, quotes, here-documents and redirections are done. So there is no shell grammar here to fall behind.
+A shell block runs in a bash that can start no program: every command that is not bash's own is recorded instead, after loops,
+variables, quotes, here-documents and redirections. So there is no shell grammar of our own to fall behind.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Command:
 
 
 def text_of(source: str) -> str:
-    """A page; the docstring of a script, which is what --help prints; the comment at the head of a recipe, as a page."""
+    """Return the text of a page, the docstring of a script (which --help prints), or the comment at the head of a recipe."""
     text = (ROOT / source).read_text(encoding="utf-8")
     if source.endswith(".py"):
         return ast.get_docstring(ast.parse(text)) or ""
@@ -78,13 +78,9 @@ def text_of(source: str) -> str:
 
 
 def blocks(source: str) -> list[Block]:
-    """Fenced and indented code of a page, in its order."""
-    return blocks_in(source, text_of(source))
-
-
-def blocks_in(source: str, text: str) -> list[Block]:
+    """Return the fenced and the indented code of a page, in its order."""
     found: list[Block] = []
-    lines = text.split("\n")
+    lines = text_of(source).split("\n")
     number = 0
     while number < len(lines):
         start = number
@@ -103,10 +99,10 @@ def blocks_in(source: str, text: str) -> list[Block]:
 
 
 def commands(block: Block, folder: Path) -> list[Command]:
-    """What `block` would start, were it typed in the empty `folder`, in that order.
+    """Return what `block` would start if it were typed in the empty `folder`.
 
-    A variable that the block does not set is its own name ("$DATA" gives "DATA"), or 2 if Slurm sets it. A file that is
-    read by `<` is there, and has one line; so is the folder of a file that is written by `>`.
+    A variable that the block does not set is its own name ("$DATA" gives "DATA"), or 2 if Slurm sets it. A file that is read by
+    `<` exists and has one line. The folder of a file that is written by `>` exists too.
     """
     text = re.sub(r"(?m)^source .*", "", block.text)  # an environment that is made by an earlier command
     text = re.sub(r"\.venv(-min)?/bin/", "", text)
@@ -137,21 +133,16 @@ def commands(block: Block, folder: Path) -> list[Command]:
 
 
 def all_commands(found: Iterable[Block], folder: Path) -> list[Command]:
-    """The commands of the shell blocks among `found`; those of a make target in the target's place."""
+    """Return the commands of the shell blocks among `found`, with those of a make target in the target's place."""
     plain = [command for block in found if block.language == "bash" for command in commands(block, folder)]
     return [item for one in plain for item in (make_commands(one, folder) if one.argv[0] == "make" else [one])]
 
 
 def make_commands(command: Command, folder: Path) -> list[Command]:
-    """What `make` would run, as `make -n` prints it; a target that does not exist is an error."""
+    """Return what `make` would run, as `make -n` prints it. A target that does not exist is an error."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    done = subprocess.run(
-        ["make", "-n", "--no-print-directory", *command.argv[1:]],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    make = ["make", "-n", "--no-print-directory", *command.argv[1:]]
+    done = subprocess.run(make, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, f"{command}: {done.stderr}"
     recipe = re.sub(r"(?m)^make: .*\n", "", done.stdout).replace("@touch", "touch")  # "Nothing to be done"
     expanded = commands(Block(command.where, 1, "bash", recipe), folder)

@@ -1,10 +1,10 @@
-"""Every masked LM that transformers ships natively, tiny; `python -m tests.encoder_families` writes docs/encoders.md from them."""
+"""Every masked LM of transformers, tiny. `python -m tests.encoder_families` writes docs/encoders.md from them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from transformers import AutoModel, PreTrainedModel
@@ -15,11 +15,8 @@ from mirror.modeling.packing import TOLERANCE, packing_unsupported_reason
 
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "encoders.md"
-SIZES = {
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 64,
+SIZES = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+SIZES |= {
     "max_position_embeddings": 80,
     "initializer_range": 0.3,
     "pad_token_id": 0,
@@ -28,13 +25,12 @@ SIZES = {
 }
 
 
-@dataclass(frozen=True)
-class Family:
-    """One native model type."""
+class Family(NamedTuple):
+    """A native model type."""
 
     name: str
     example: str
-    settings: dict = field(default_factory=dict)
+    settings: dict = {}  # noqa: RUF012
 
 
 FAMILIES = {
@@ -47,9 +43,7 @@ FAMILIES = {
     "deberta": Family("DeBERTa", "microsoft/deberta-base"),
     "deberta-v2": Family("DeBERTa v2, v3", "microsoft/deberta-v3-base"),
     "distilbert": Family(
-        "DistilBERT",
-        "distilbert/distilbert-base-uncased",
-        {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
+        "DistilBERT", "distilbert/distilbert-base-uncased", {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64}
     ),
     "electra": Family("ELECTRA", "google/electra-base-discriminator", {"embedding_size": 16}),
     "ernie": Family("ERNIE", "nghuyong/ernie-3.0-base-zh"),
@@ -110,38 +104,39 @@ LEFT_OUT = {
 HEAD = """\
 # Which encoders work
 
-The masked LMs that transformers {version} ships natively, so without code from elsewhere (`--trust_remote_code`). Each was made tiny with random
-weights and tried as at the start of a training. All but those with a remark in bold are also trained, saved, and read by transformers and
-sentence-transformers with equal vectors in `tests/modeling/test_encoder_families.py`. This page is written by `python -m tests.encoder_families`, and that test compares it.
+For users who choose a base model: the masked LMs that transformers {version} includes, which need no remote code
+(`--trust_remote_code`). Each was made tiny with random weights and tried as at the start of a run. All but those with a remark in
+bold are also trained, saved, and read by transformers and sentence-transformers with equal vectors in
+`tests/modeling/test_encoder_families.py`. `python -m tests.encoder_families` writes this page, and that test compares it.
 
-- **packed**: trained without padding, all texts of a batch in one row, attention within each text only. Vectors and gradients are those of
-  padded texts. This is decided at the start of every training (`--packing auto`), by a trial on the model itself that reaches past its local
-  window, if it has one.
-- **padded**: gives the same vectors, but computes padding too ([what that costs](performance.md#training)).
-  Where padding changes the vector of a text, the vector depends on the other texts of its batch: choose another encoder.
-- **refused**, before anything is trained: encoders with a decoder (`bart`, `mbart`, `mvp`) and decoders.
+- **packed**: trained without padding. All texts of a batch are in one row, with attention within each text only. Vectors and gradients
+  are those of padded texts. Every run decides this at its start (`--packing auto`), by a trial on the model itself that reaches past its
+  local window, if it has one.
+- **padded**: gives the same vectors, but computes padding too ([cost](performance.md#training)).
+  If padding changes the vector of a text, the vector depends on the other texts of its batch: choose another encoder.
+- **refused** before anything is trained: encoders with a decoder (`bart`, `mbart`, `mvp`) and decoders.
 
 | encoder | model type | for example | how it is trained |
 | --- | --- | --- | --- |
 """
 TAIL = """
 DeBERTa and MPNet add a learned function of the distance of two tokens to the products of their attention, inside their own attention
-modules; transformers' attention interface, through which packing works, never sees these. Packing them would take a copy of their attention code
-here, so they are padded.
+modules. Packing works through transformers' attention interface, which never sees these products. It would need a copy of their
+attention code here, so these models are padded.
 
 Not encoders of plain text, though masked LMs to transformers: {left_out}.
 """
 
 
 def tiny(model_type: str, vocabulary: int = 200) -> PreTrainedModel:
-    """The same weights at every call, without dropout."""
+    """Return a model with the same weights at every call, without dropout."""
     torch.manual_seed(0)
     settings = SIZES | {"vocab_size": vocabulary} | FAMILIES[model_type].settings
     return AutoModel.from_config(CONFIG_MAPPING[model_type](**settings)).eval()
 
 
 def outcome(model_type: str) -> str:
-    """`packed`, or `padded` and why."""
+    """Return `packed`, or `padded` and the reason."""
     model = tiny(model_type)
     change = change_by_padding(model)
     reason = packing_unsupported_reason(model, "mean")
@@ -153,7 +148,7 @@ def outcome(model_type: str) -> str:
 
 @torch.no_grad()
 def change_by_padding(model: PreTrainedModel) -> float:
-    """Relative difference of the token vectors of a text alone and beside a longer one."""
+    """Return the relative difference of the token vectors of a text alone and beside a longer one."""
     texts = torch.tensor([[2, 5, 6, 7, 8, 3], [2, 9, 3, 0, 0, 0]])
     alone = model(input_ids=texts[1:, :3], attention_mask=torch.ones(1, 3).long()).last_hidden_state[0]
     beside = model(input_ids=texts, attention_mask=(texts > 0).long()).last_hidden_state[1, :3]
@@ -171,7 +166,7 @@ def page() -> str:
 
 
 def missing() -> set[str]:
-    """Model types that this list does not know."""
+    """Return model types that this list lacks."""
     return set(MODEL_FOR_MASKED_LM_MAPPING_NAMES) - FAMILIES.keys() - LEFT_OUT.keys()
 
 

@@ -1,7 +1,4 @@
-"""A Hub on the loopback interface: the endpoints that huggingface_hub's client calls to make a repository, commit files and load them.
-
-Large files arrive by LFS or, from a client with hf_xet, by XET: then as compressed chunks, of which only the hash is kept.
-"""
+"""A Hub on the loopback interface: the requests with which `huggingface_hub` and `datasets` push and read repositories."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import hashlib
 import json
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler
 
 import yaml
@@ -18,30 +14,50 @@ import yaml
 from tests.loopback import LoopbackServer
 
 
-class HubServer(LoopbackServer):
-    """Holds what arrives in memory; `fail` makes an endpoint answer a status, or hang until the server closes.
+OID = f"{1:040x}"  # the commit of the branch main
+MODEL, REPOSITORY = r"/api/models/([^/]+/[^/]+)", r"/(?:api/)?(?:models/)?((?:datasets/)?[^/]+/[^/]+)"
+ROUTES = (
+    ("POST", r"/api/repos/create", "create"),
+    ("POST", r"/api/validate-yaml", "validate"),
+    ("POST", rf"{MODEL}/preupload/\w+", "preupload"),
+    ("POST", r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", "batch"),
+    ("PUT", r"/lfs/(\w+)\?X-Signature=secret", "upload"),
+    ("POST", rf"{MODEL}/commit/\w+", "commit"),
+    ("POST", rf"{REPOSITORY}/paths-info/([^/?]+)", "paths_info"),
+    ("GET", rf"{REPOSITORY}/tree/([^/?]+)/?([^?]*)\??(.*)", "tree"),
+    ("GET", rf"{REPOSITORY}/resolve/([^/?]+)/([^?]+).*", "resolve"),
+    ("GET", rf"{REPOSITORY}(?:/revision/([^/?]+))?(?:\?.*)?", "info"),
+)
+Answer = tuple[int, dict | list | bytes]
+REPO_NOT_FOUND = (404, {"error": "RepoNotFound"})
 
-    Attributes:
-        repos: full id to {"private": bool, "files": {path: bytes}, "commits": [message]}.
-        fail: endpoint name (create, preupload, batch, upload, xorb, commit) to a status, or to "hang".
-        tokens: the Authorization headers that were seen.
-        calls: endpoint names in order.
+
+class HubServer(LoopbackServer):
+    """Holds what arrives in memory, and serves files by repository and revision with the answers of the real Hub.
+
+    Args:
+        files: (repository, revision) to {path: content}. The repositories of data sets begin with "datasets/".
     """
 
-    def __init__(self):
-        self.repos: dict[str, dict] = {}
+    def __init__(self, files: dict[tuple[str, str], dict[str, bytes]] | None = None):
+        self.files = files or {}
+        self.repos: dict[
+            str, dict
+        ] = {}  # pushed: full id to {"private": bool, "files": {path: bytes}, "commits": [...]}
         self.blobs: dict[str, bytes] = {}
-        self.shards: list[bytes] = []  # what XET's client says of the files whose chunks it has uploaded
-        self.fail: dict[str, int | str] = {}
-        self.tokens: set[str | None] = set()
-        self.calls: list[str] = []
+        self.fail: dict[str, int | str] = {}  # name of a route to the status that it answers, or to "hang"
+        self.tokens: set[str | None] = set()  # the Authorization headers that were seen
+        self.calls: list[str] = []  # names of routes
+        self.not_found: list[str] = []  # paths of the requests that were answered with 404
         self.closing = threading.Event()
 
     def __exit__(self, *details) -> None:
         self.closing.set()
         super().__exit__(*details)
 
-    def create(self, body: bytes) -> tuple[int, dict]:
+    # ---- Pushes ----
+
+    def create(self, body: bytes) -> Answer:
         asked = json.loads(body)
         repo_id = f"{asked['organization'] or 'someone'}/{asked['name']}"
         status = 409 if repo_id in self.repos else 200
@@ -49,24 +65,19 @@ class HubServer(LoopbackServer):
         self.repos.setdefault(repo_id, {"private": private, "files": {}, "commits": []})
         return status, {"url": f"{self.url}/{repo_id}"}
 
-    def validate(self, body: bytes) -> tuple[int, dict]:
+    def validate(self, body: bytes) -> Answer:
         head = json.loads(body)["content"].split("---")[1]
         errors = [] if isinstance(yaml.safe_load(head), dict) else [{"message": "no mapping at the head of the card"}]
         return 400 if errors else 200, {"warnings": [], "errors": errors}
 
-    def preupload(self, body: bytes, repo_id: str) -> tuple[int, dict]:
-        large = (".safetensors", ".pt", ".pth", ".png")
-        files = [
-            {
-                "path": file["path"],
-                "uploadMode": "lfs" if file["path"].endswith(large) else "regular",
-                "shouldIgnore": False,
-            }
-            for file in json.loads(body)["files"]
-        ]
-        return 200, {"files": files}
+    def preupload(self, body: bytes, repo_id: str) -> Answer:
+        def mode(path: str) -> str:
+            return "lfs" if path.endswith((".safetensors", ".pt", ".pth", ".png")) else "regular"
 
-    def batch(self, body: bytes, repo_id: str) -> tuple[int, dict]:
+        paths = [file["path"] for file in json.loads(body)["files"]]
+        return 200, {"files": [{"path": path, "uploadMode": mode(path), "shouldIgnore": False} for path in paths]}
+
+    def batch(self, body: bytes, repo_id: str) -> Answer:
         def answer(item: dict) -> dict:
             if item["oid"] in self.blobs:
                 return item
@@ -74,69 +85,68 @@ class HubServer(LoopbackServer):
 
         return 200, {"transfer": "basic", "objects": [answer(item) for item in json.loads(body)["objects"]]}
 
-    def upload(self, body: bytes, oid: str) -> tuple[int, dict]:
+    def upload(self, body: bytes, oid: str) -> Answer:
         if hashlib.sha256(body).hexdigest() != oid:
             return 400, {"error": "content is not what its name says"}
         self.blobs[oid] = body
         return 200, {}
 
-    def xet_token(self, body: bytes, repo_id: str) -> tuple[int, dict]:
-        return 200, {"casUrl": self.url, "accessToken": XET_TOKEN, "exp": int(time.time()) + 3600}
-
-    def xorb(self, body: bytes, name: str) -> tuple[int, dict]:
-        return 200, {"was_inserted": True}
-
-    def shard(self, body: bytes) -> tuple[int, dict]:
-        self.shards.append(body)
-        return 200, {"result": 1}
-
-    def commit(self, body: bytes, repo_id: str) -> tuple[int, dict]:
+    def commit(self, body: bytes, repo_id: str) -> Answer:
         lines = [json.loads(line) for line in body.splitlines()]
         repo = self.repos[repo_id]
         for line in lines[1:]:
             value = line["value"]
-            content = base64.b64decode(value["content"]) if line["key"] == "file" else self._large_file(value["oid"])
-            repo["files"][value["path"]] = content
+            is_small = line["key"] == "file"  # a large one was uploaded before
+            repo["files"][value["path"]] = base64.b64decode(value["content"]) if is_small else self.blobs[value["oid"]]
         repo["commits"].append(lines[0]["value"]["summary"])
         oid = f"{len(repo['commits']):040x}"
         return 200, {"commitUrl": f"{self.url}/{repo_id}/commit/{oid}", "commitOid": oid, "pullRequestUrl": None}
 
-    def info(self, body: bytes, repo_id: str) -> tuple[int, dict]:
-        if repo_id not in self.repos:
-            return 404, {"error": "no such repository"}
-        files = [{"rfilename": path} for path in self.repos[repo_id]["files"]]
-        return 200, {"id": repo_id, "modelId": repo_id, "sha": OID, "tags": [], "siblings": files, "private": False}
+    # ---- Reading ----
 
-    def resolve(self, body: bytes, repo_id: str, path: str) -> tuple[int, dict | bytes]:
-        content = self.repos.get(repo_id, {"files": {}})["files"].get(path)
-        return (404, {"error": "no such file"}) if content is None else (200, content)
+    def files_of(self, repo: str, revision: str | None) -> dict[str, bytes] | None:
+        pushed = self.repos.get(repo, {"files": None})["files"]
+        return self.files.get((repo, "main" if revision in (None, OID) else revision), pushed)
 
-    def _large_file(self, oid: str) -> bytes:
-        if oid in self.blobs:
-            return self.blobs[oid]
-        words = [bytes.fromhex(oid[start : start + 16])[::-1] for start in range(0, 64, 16)]  # little-endian
-        if any(b"".join(words) in shard for shard in self.shards):
-            return XET_PREFIX + oid.encode()
-        raise KeyError(oid)  # it was not uploaded; the client sees the connection break
+    def info(self, body: bytes, repo: str, revision: str | None) -> Answer:
+        if (files := self.files_of(repo, revision)) is None:
+            return REPO_NOT_FOUND
+        found = {"siblings": [{"rfilename": path} for path in files], "tags": [], "private": False}
+        return 200, {"id": repo, "modelId": repo, "sha": commit_of(revision)} | found
+
+    def resolve(self, body: bytes, repo: str, revision: str, path: str) -> Answer:
+        if (files := self.files_of(repo, revision)) is None:
+            return REPO_NOT_FOUND
+        return (200, files[path]) if path in files else (404, {"error": "EntryNotFound"})
+
+    def tree(self, body: bytes, repo: str, revision: str, folder: str, query: str) -> Answer:
+        """Return the entries of a folder, or of everything below it."""
+        if (files := self.files_of(repo, revision)) is None:
+            return REPO_NOT_FOUND
+        prefix, found = f"{folder}/" if folder else "", {}
+        for parts in (name.removeprefix(prefix).split("/") for name in files if name.startswith(prefix)):
+            for depth in range(1, len(parts) + 1 if "recursive=true" in query.lower() else 2):
+                path = prefix + "/".join(parts[:depth])
+                found[path] = entry(files, path)
+        return 200, list(found.values())
+
+    def paths_info(self, body: bytes, repo: str, revision: str) -> Answer:
+        if (files := self.files_of(repo, revision)) is None:
+            return REPO_NOT_FOUND
+        return 200, [found for path in json.loads(body)["paths"] if (found := entry(files, path))]
 
 
-XET_TOKEN = "xet-access-token"
-XET_PREFIX = b"in XET, sha256 "
-OID = f"{1:040x}"
-ROUTES = (
-    ("POST", r"/api/repos/create", "create"),
-    ("POST", r"/api/validate-yaml", "validate"),
-    ("POST", r"/api/models/([^/]+/[^/]+)/preupload/\w+", "preupload"),
-    ("POST", r"/([^/]+/[^/]+)\.git/info/lfs/objects/batch", "batch"),
-    ("PUT", r"/lfs/(\w+)\?X-Signature=secret", "upload"),
-    ("GET", r"/api/models/([^/]+/[^/]+)/xet-write-token/\w+", "xet_token"),
-    ("POST", r"/v1/xorbs/default/(\w+)", "xorb"),
-    ("POST", r"/v1/shards", "shard"),
-    ("POST", r"/api/models/([^/]+/[^/]+)/commit/\w+", "commit"),
-    ("GET", r"/api/models/([^/]+/[^/]+)(?:/revision/\w+)?", "info"),
-    ("GET", r"/([^/]+/[^/]+)/resolve/\w+/(.+)", "resolve"),
-)
-TO_STORAGE = ("upload", "xorb", "shard")  # where large files go, and the token must not
+def commit_of(revision: str | None) -> str:
+    return OID if revision in (None, "main") else revision
+
+
+def entry(files: dict[str, bytes], path: str) -> dict | None:
+    """Return what the Hub's API says about a file or a folder."""
+    if path in files:
+        oid = hashlib.sha1(files[path]).hexdigest()
+        return {"type": "file", "path": path, "size": len(files[path]), "oid": oid}
+    is_folder = any(name.startswith(f"{path}/") for name in files)
+    return {"type": "directory", "path": path, "size": 0, "oid": "0" * 40} if is_folder else None
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -144,25 +154,27 @@ class _Handler(BaseHTTPRequestHandler):
     hub: HubServer
 
     def do_POST(self) -> None:
-        body = self._body()
+        body, path = self._body(), self.path.replace("%2F", "/")
         for method, pattern, name in ROUTES:
-            match = re.fullmatch(pattern, self.path)
+            match = re.fullmatch(pattern, path)
             if match and method == self.command.replace("HEAD", "GET"):
-                return self._answer(*self._run(name, body, match.groups()))
-        return self._answer(404, {"error": f"no such page: {self.command} {self.path}"})
+                status, content = self._run(name, body, match.groups())
+                revision = match[2] if name == "resolve" else None
+                return self._answer(status, content, commit_of(revision))
+        return self._answer(404, {"error": f"no such page: {self.command} {self.path}"}, OID)
 
     do_PUT = do_GET = do_HEAD = do_POST
 
     def log_message(self, *_) -> None:
-        """Nothing on stderr."""
+        """Print nothing on stderr."""
 
-    def _run(self, name: str, body: bytes, groups: tuple[str, ...]) -> tuple[int, dict | bytes]:
+    def _run(self, name: str, body: bytes, groups: tuple[str, ...]) -> Answer:
         hub, token = self.hub, self.headers.get("Authorization")
         hub.calls.append(name)
-        if name not in TO_STORAGE:
-            hub.tokens.add(token)
+        if name == "upload":  # to the storage of large files
+            assert token is None, "storage must not see the token"
         else:
-            assert token in (None, f"Bearer {XET_TOKEN}"), "storage must not see the token"
+            hub.tokens.add(token)
         fault = hub.fail.get(name)
         if fault == "hang":
             hub.closing.wait()
@@ -170,15 +182,22 @@ class _Handler(BaseHTTPRequestHandler):
             return fault, {"error": f"no, {token}"}  # a server that repeats the token must not bring it into our logs
         return getattr(hub, name)(body, *groups)
 
-    def _answer(self, status: int, content: dict | bytes) -> None:
-        body = content if isinstance(content, bytes) else json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        if isinstance(content, bytes):
-            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
-            self.send_header("X-Repo-Commit", OID)
+    def _answer(self, status: int, content: dict | list | bytes, commit: str) -> None:
+        is_file = isinstance(content, bytes)
+        body = content if is_file else json.dumps(content).encode()
+        headers = {"Content-Type": "application/octet-stream" if is_file else "application/json"}
+        if is_file:
+            headers |= {"ETag": f'"{hashlib.sha256(body).hexdigest()}"', "X-Repo-Commit": commit}
+            if asked := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
+                start, end, status = int(asked[1]), int(asked[2] or len(body) - 1) + 1, 206
+                headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(body)}"
+                body = body[start:end]
         if status == 404:
-            self.send_header("X-Error-Code", "EntryNotFound")
+            self.hub.not_found.append(self.path)
+            headers["X-Error-Code"] = content["error"] if content["error"].endswith("NotFound") else "EntryNotFound"
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         if self.command != "HEAD":

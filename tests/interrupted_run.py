@@ -1,4 +1,4 @@
-"""What the tests of interruptions run and end: a tiny training that always goes on from its last whole checkpoint."""
+"""Trains a tiny model, always from its last complete checkpoint: what the tests of interruptions kill and start again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from mirror.common.distributed import shutdown
-from mirror.training.manifest import last_complete_checkpoint
+from mirror.training.resumable import last_complete_checkpoint
 from tests.tiny_trainer import make_trainer
 
 

@@ -1,4 +1,4 @@
-"""A server on the loopback interface, for as long as a `with` block."""
+"""Provides a server on the loopback interface, for as long as a `with` block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything is computed on the device of its inputs: with another default device, where any mistake would show, the result is the same."""
+"""Tests that everything is computed on the device of its inputs: another default device, where a mistake shows, changes nothing."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import partial
 import pytest
 import torch
 
-from mirror.cmlm.losses import additive_margin_softmax
-from mirror.common.alignment_uniformity import uniformity
-from mirror.data.packing import pack
+from mirror.cmlm.model import additive_margin_softmax
+from mirror.common.vectors import uniformity
+from mirror.data.batches import pack
 from mirror.modeling.attention import PackedLayout, _attend, attend_padded
-from mirror.modeling.cpu_attention import attend_by_length
+from mirror.modeling.cpu_kernels import attend_by_length
 from mirror.modeling.dropout import drophead_scale
 from mirror.training.losses import info_nce, multi_similarity
 

@@ -1,8 +1,8 @@
-"""The commands of the how-to pages, really run: on a tiny model, made-up texts and a small data folder, a step or two each.
+"""Runs the commands of the how-to pages on a tiny model, made-up texts and a small data folder, a step or two each.
 
-Nothing here names a command. What a command reads and is not there is made by rule, from the values of its flags: files by
-their ending and the columns asked for, models and finished runs, Hub datasets as folders, the files that tasks declare.
-Launchers are read and left out: one process on the CPU runs the script.
+Nothing here names a command. A file that a command reads and that is missing is made by rule, from the values of the flags: texts
+by their ending and columns, models and finished runs, Hub datasets as folders, the files that tasks declare. Launchers are read
+and left out: one process on the CPU runs the script.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from datasets import Dataset
 
 import run_mirror
 from mirror.common.errors import InputError
-from mirror.evaluation.catalogue import Options, all_tasks, resolve
-from mirror.evaluation.run import default_data_dir
-from mirror.evaluation.task import DataFile
+from mirror.evaluation.catalogue import all_tasks, default_data_dir, resolve
+from mirror.evaluation.task import DataFile, Options
 from tests.conftest import WORDS
 from tests.documents import PAGES, ROOT, Command, all_commands, blocks
 from tests.evaluation.folder import write_tsv
@@ -53,7 +52,7 @@ LABELS = ("entailment", "neutral", "contradiction")
 
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory) -> Path:
-    """The output folder of a run of run_mirror.py on the embedded model, whose place the page of mirror.tools.demo knows."""
+    """Return the output folder of a run of run_mirror.py on the embedded model."""
     folder = tmp_path_factory.mktemp("finished")
     (folder / "texts.txt").write_text("\n".join(TEXTS))
     flags = f"--train_file {folder}/texts.txt --output_dir {folder}/out --pooling mean"
@@ -65,7 +64,7 @@ def finished_run(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def desk(tmp_path, monkeypatch) -> Path:
-    """A folder to type in: the scripts and recipes of this repository, and nothing else."""
+    """Make a folder to type in, with the scripts and recipes of this repository and nothing else."""
     for pattern in ("run_*.py", "*.txt", "mirror", "data_scripts", "recipes", "accelerate_configs"):
         for path in ROOT.glob(pattern):
             (tmp_path / path.name).symlink_to(path)
@@ -76,9 +75,8 @@ def desk(tmp_path, monkeypatch) -> Path:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if not LEFT_OUT.search(page)])
 def test_the_commands_of_a_page_run(page, desk, finished_run, bert_folder, monkeypatch, server, tmp_path_factory):  # noqa: F811
-    monkeypatch.setattr(
-        "uvicorn.Server.run", lambda self, sockets: None
-    )  # or mirror.tools.demo would wait for a browser
+    for name in ("launch", "block_thread"):  # or mirror.tools.demo would wait for a browser
+        monkeypatch.setattr(f"gradio.Blocks.{name}", lambda self, **options: None)
     for command in all_commands(blocks(page), tmp_path_factory.mktemp("bash")):
         found = script_of(command)
         if found and found[0] not in SCRIPTS_LEFT_OUT and "..." not in command.argv:
@@ -86,17 +84,20 @@ def test_the_commands_of_a_page_run(page, desk, finished_run, bert_folder, monke
 
 
 def script_of(command: Command) -> tuple[str, list[str]] | None:
-    """Module and arguments of one of this project's scripts; None for a benchmark and any other program."""
+    """Return module and arguments of one of this project's scripts, None for a benchmark, an example and any other program."""
     match launched(without_placeholders(command)):
         case ["python", "-m", module, *argv] if module.startswith("mirror."):
             return module, argv
-        case ["python", script, *argv] if script.endswith(".py") and not script.startswith("benchmarks/"):
+        case ["python", script, *argv] if script.endswith(".py") and not script.startswith(
+            ("benchmarks/", "examples/")
+        ):
             return module_of(script), argv
     return None
 
 
 def run(command: Command, module: str, argv: list[str], finished_run: Path, plain_model: Path, monkeypatch) -> None:
-    """
+    """Run a command.
+
     Raises:
         AssertionError: the script refuses its arguments or what it reads, or leaves nothing behind.
     """
@@ -144,7 +145,7 @@ def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) ->
 
 
 def make_file(path: Path, values: dict) -> None:
-    """A file of `TEXTS` in the form that its ending says, with the columns that the command names."""
+    """Write a file of `TEXTS` in the form of its ending, with the columns that the command names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ending = path.name.removesuffix(".gz").rpartition(".")[2]
     columns = [*(values.get("pair_columns") or values.get("columns") or [values.get("text_column") or "text"])]
@@ -175,7 +176,7 @@ def make_file(path: Path, values: dict) -> None:
 
 
 def make_data_file(file: DataFile, data_dir: Path) -> None:
-    """A file of the data folder with the rows and columns that its task declares."""
+    """Write a file of the data folder with the rows and columns that its task declares."""
     if (data_dir / file.path).exists():
         return
     count, numbers = file.rows[0] if file.rows else 50, random.Random(file.path)

@@ -11,6 +11,7 @@ import pytest
 
 from data_scripts import eval_data_hub, eval_data_sources, prepare_eval_data
 from mirror.common.errors import InputError
+from mirror.evaluation.catalogue import all_tasks
 from tests.evaluation.folder import pairs
 
 
@@ -51,57 +52,22 @@ def test_a_hub_dataset_becomes_a_file_and_is_recorded(tmp_path, monkeypatch):
     assert len(built) == 1500
     assert built[0] == {"sentence1": 'tab here, line there, "quote" and null', "sentence2": "b 0", "score": "5.0"}
     (record,) = read(tmp_path / "data/MANIFEST.tsv")
-    assert record["path"] == "sts/stsb_dev.tsv"
-    assert record["rows"] == "1500"
+    assert (record["path"], record["rows"]) == ("sts/stsb_dev.tsv", "1500")
     assert record["source"].startswith("mteb/stsbenchmark-sts@b0fddb56")
     assert not (tmp_path / "data/.partial").exists()
+    again = ["--tasks", "stsb_dev", "--hub_mirror", tmp_path / "nothing"]
+    prepare(monkeypatch, tmp_path / "data", *again)  # the existing file is checked and kept
+    path = tmp_path / "data/sts/stsb_dev.tsv"
+    path.write_text(path.read_text().replace("b 7\t", "b 8\t"))
+    with pytest.raises(InputError, match="has changed since it was built"):
+        prepare(monkeypatch, tmp_path / "data", *again)
 
 
 def test_incomplete_data_is_not_installed(tmp_path, monkeypatch):
     write_hub(tmp_path / "hub", "mteb/stsbenchmark-sts", similar(1499), "validation")
     with pytest.raises(InputError, match=r"stsb_dev\.tsv has 1,499 rows, expected 1,500"):
         prepare(monkeypatch, tmp_path / "data", "--tasks", "stsb_dev", "--hub_mirror", tmp_path / "hub")
-    assert not (tmp_path / "data/sts/stsb_dev.tsv").exists()
-    assert not (tmp_path / "data/MANIFEST.tsv").exists()
-
-
-def test_existing_files_are_checked_and_kept(tmp_path, monkeypatch):
-    write_hub(tmp_path / "hub", "mteb/stsbenchmark-sts", similar(1500), "validation")
-    flags = ["--tasks", "stsb_dev", "--hub_mirror"]
-    prepare(monkeypatch, tmp_path / "data", *flags, tmp_path / "hub")
-    prepare(monkeypatch, tmp_path / "data", *flags, tmp_path / "nothing")
-    path = tmp_path / "data/sts/stsb_dev.tsv"
-    path.write_text(path.read_text().replace("b 7\t", "b 8\t"))
-    with pytest.raises(InputError, match="has changed since it was built"):
-        prepare(monkeypatch, tmp_path / "data", *flags, tmp_path / "nothing")
-
-
-def test_class_labels_are_replaced_by_their_names(tmp_path, monkeypatch):
-    from datasets import ClassLabel, Dataset, Features, Value
-
-    names = ClassLabel(names=["entailment", "not_entailment"])
-    features = Features({"question": Value("string"), "sentence": Value("string"), "label": names})
-    data = Dataset.from_dict(
-        {"question": ["q"] * 5463, "sentence": ["s"] * 5463, "label": [n % 2 for n in range(5463)]}, features=features
-    )
-    monkeypatch.setattr(eval_data_hub, "load_dataset", lambda *args, **options: data)
-    prepare(monkeypatch, tmp_path / "data", "--tasks", "qnli")
-    assert [row["label"] for row in read(tmp_path / "data/qnli/dev.tsv")[:2]] == ["entailment", "not_entailment"]
-
-
-def test_full_sick_tatoeba_and_paws_from_the_hub(tmp_path, monkeypatch):
-    rows = [row | {"score": 1 + row["score"] * 0.8} for row in similar(9927)]
-    write_hub(tmp_path / "hub", "mteb/sickr-sts", rows)
-    rows = [{"sentence1": f"jawa {n}", "sentence2": f"java {n}"} for n in range(205)]
-    write_hub(tmp_path / "hub", "mteb/tatoeba-bitext-mining", rows, config="jav-eng")
-    prepare(monkeypatch, tmp_path / "data", "--tasks", "sickr_full", "tatoeba_jav", "--hub_mirror", tmp_path / "hub")
-    assert len(read(tmp_path / "data/sts/sickr_full.tsv")) == 9927
-    assert read(tmp_path / "data/tatoeba/jav-eng.tsv")[3] == {"source": "jawa 3", "english": "java 3"}
-    rows = [{"id": n, "sentence1": "a", "sentence2": "b", "label": 1} for n in range(3)]
-    write_hub(tmp_path / "hub", "google-research-datasets/paws-x", rows, config="de")
-    header, table = eval_data_hub.hub_source("pawsx/test_de.tsv").read(tmp_path / "hub")
-    assert header == ("sentence1", "sentence2", "label")
-    assert table == [("a", "b", "1")] * 3
+    assert not list((tmp_path / "data").glob("*.tsv")) and not (tmp_path / "data/sts/stsb_dev.tsv").exists()
 
 
 def test_missing_columns_on_the_hub_are_named(tmp_path, monkeypatch):
@@ -140,9 +106,8 @@ def test_senteval_classification_files(tmp_path, monkeypatch):
     assert len(reviews) == 3771
     assert {"split": "all", "text": "a café", "label": "1"} in reviews
     assert read(tmp_path / "data/senteval/mrpc.tsv")[0]["sentence1"] == 'He said "yes" .'
-    assert read(tmp_path / "data/senteval/trec.tsv")[0] == {
-        **{"split": "train", "text": "How did it begin ?", "label": "DESC", "fine_label": "DESC:manner"}
-    }
+    trec = {"split": "train", "text": "How did it begin ?", "label": "DESC", "fine_label": "DESC:manner"}
+    assert read(tmp_path / "data/senteval/trec.tsv")[0] == trec
     assert read(tmp_path / "data/senteval/sst2.tsv")[-1] == {"split": "test", "text": "a fine film", "label": "1"}
 
 
@@ -150,18 +115,11 @@ def test_sick_with_its_split(tmp_path, monkeypatch):
     header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
     for name, count in (("SICK_train", 4500), ("SICK_trial", 500), ("SICK_test_annotated", 4927)):
         write(tmp_path / f"SICK/{name}.txt", header + "1\tA man .\tA cat .\t3.3\tNEUTRAL\n" * count)
-    prepare(
-        monkeypatch, tmp_path / "data", "--tasks", "sickr", "sickr_full", "transfer_sicke", "--senteval_dir", tmp_path
-    )
-    assert read(tmp_path / "data/sts/sickr_test.tsv")[0] == {
-        **{
-            "subset": "SICK-test",
-            "sentence1": "A man .",
-            "sentence2": "A cat .",
-            "score": "3.3",
-            "entailment": "NEUTRAL",
-        }
-    }
+    tasks = ["sickr", "sickr_full", "transfer_sicke"]
+    prepare(monkeypatch, tmp_path / "data", "--tasks", *tasks, "--senteval_dir", tmp_path)
+    header, row = (tmp_path / "data/sts/sickr_test.tsv").read_text().splitlines()[:2]
+    assert header.split("\t") == ["subset", "sentence1", "sentence2", "score", "entailment"]
+    assert row.split("\t") == ["SICK-test", "A man .", "A cat .", "3.3", "NEUTRAL"]
     assert not (tmp_path / "data/sts/sickr_full.tsv").exists()
 
 
@@ -171,9 +129,8 @@ def test_word_pairs_and_multisimlex(tmp_path, monkeypatch):
     assert read(tmp_path / "data/wordsim/rg65.tsv")[0] == {"word1": "w0", "word2": "null", "score": "0.00"}
 
     ids = range(1888, 0, -1)  # the order is by id, not by line
-    write(
-        tmp_path / "scores.csv", "ID,ENG,FRA\n" + "".join(f"{n},{n / 1888},{n / 944 if n < 900 else 5}\n" for n in ids)
-    )
+    scores = "".join(f"{n},{n / 1888},{n / 944 if n < 900 else 5}\n" for n in ids)
+    write(tmp_path / "scores.csv", "ID,ENG,FRA\n" + scores)
     words = "".join(f'{n},a{n},b{n},"c, {n}",d{n}\n' for n in ids)
     write(tmp_path / "translation.csv", "ID,ENG 1,ENG 2,FRA 1,FRA 2\n" + words)
     tasks = ["multisimlex_fra", "multisimlex_eng_fra"]
@@ -233,15 +190,7 @@ def test_errors_name_the_missing_source(tmp_path, monkeypatch, tasks, message):
         prepare(monkeypatch, tmp_path / "data", "--tasks", *tasks)
 
 
-def test_a_task_without_data_needs_none(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO")
-    prepare(monkeypatch, tmp_path / "data", "--tasks", "docs_search")
-    assert "docs_search needs no data" in caplog.text
-
-
 def test_every_file_of_every_task_has_a_source(tmp_path):
-    from mirror.evaluation.catalogue import all_tasks
-
     from_owner_only = {"biomed/xlbel/dictionary.tsv"}  # and XEVAL, which was never released
     for task in all_tasks(tmp_path).values():
         if task.name not in prepare_eval_data.WHOLE_FOLDERS:
@@ -249,3 +198,10 @@ def test_every_file_of_every_task_has_a_source(tmp_path):
                 sources = eval_data_sources.local_source(file.path), eval_data_hub.hub_source(file.path)
                 known = any(sources) or file.path in from_owner_only or file.path.startswith("xeval/")
                 assert known, file.path
+
+
+def test_model_cards_name_the_data_set_that_is_downloaded(tmp_path):
+    for task in all_tasks(tmp_path).values():
+        if task.hub and (source := eval_data_hub.hub_source(task.files[0].path)):
+            place = (source.dataset, source.config or "default", source.split)
+            assert task.hub == place[: len(task.hub)], task.name

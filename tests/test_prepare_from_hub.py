@@ -21,9 +21,9 @@ from huggingface_hub import HfFileSystem, constants
 from data_scripts import prepare_eval_data
 from data_scripts.eval_data_hub import ARCHIVES, HUB, HubArchive, hub_source
 from mirror.common.errors import InputError
-from mirror.evaluation.language_bias import LANGUAGES
+from mirror.evaluation.geometry import LANGUAGES
 from mirror.evaluation.run import make_plan
-from tests.readable_hub import ReadableHub
+from tests.hub_server import HubServer
 
 
 ENTAILMENT, DUPLICATE = ["entailment", "not_entailment"], ["not_duplicate", "duplicate"]
@@ -57,19 +57,14 @@ def card(configs: dict[str, dict[str, str]], lines: str = "") -> bytes:
 
 
 def graded(count: int, low: float = 0.0, **others) -> list[dict]:
-    return [
-        {**others, "sentence1": f"a kite {n}", "sentence2": f"a red kite {n}", "score": low + (5 - low) * n / count}
-        for n in range(count)
-    ]
+    scores = [low + (5 - low) * n / count for n in range(count)]
+    return [others | {"sentence1": f"a {n}", "sentence2": f"a red {n}", "score": s} for n, s in enumerate(scores)]
 
 
 def yearly(count: int, low: float = 0.0) -> dict[str, bytes]:
     """mteb/sts12-sts and its like: no card, one file for each split."""
-    return {
-        ".gitattributes": b"",
-        "test.jsonl.gz": jsonl_gz(graded(count, low)),
-        "train.jsonl.gz": jsonl_gz(graded(2)),
-    }
+    files = {"test.jsonl.gz": jsonl_gz(graded(count, low)), "train.jsonl.gz": jsonl_gz(graded(2))}
+    return {".gitattributes": b"", **files}
 
 
 def benchmark() -> dict[str, bytes]:
@@ -82,10 +77,8 @@ def benchmark() -> dict[str, bytes]:
 def by_language(rows_of: dict[str, list[dict]]) -> dict[str, bytes]:
     """mteb/sts17-crosslingual-sts and mteb/tatoeba-bitext-mining: a file and a configuration for each pair."""
     configs = {"default": {"test": "test/*.jsonl.gz"}} | {name: {"test": f"test/{name}.jsonl.gz"} for name in rows_of}
-    files = {
-        f"test/{name}.jsonl.gz": jsonl_gz([row | {"lang": name} for row in rows]) for name, rows in rows_of.items()
-    }
-    return {"README.md": card(configs), **files}
+    by_pair = {name: jsonl_gz([row | {"lang": name} for row in rows]) for name, rows in rows_of.items()}
+    return {"README.md": card(configs), **{f"test/{name}.jsonl.gz": data for name, data in by_pair.items()}}
 
 
 def russian() -> dict[str, bytes]:
@@ -151,7 +144,7 @@ def shapes() -> dict[tuple[str, str], dict[str, bytes]]:
 @pytest.fixture
 def hub(shapes, monkeypatch, tmp_path):
     """The Hub of this process, with empty caches."""
-    with ReadableHub(shapes) as running:
+    with HubServer(shapes) as running:
         for module, name in ((constants, "ENDPOINT"), (datasets.config, "HF_ENDPOINT")):
             monkeypatch.setattr(module, name, running.url)
         template = running.url + "/{repo_id}/resolve/{revision}/{filename}"
@@ -197,21 +190,14 @@ def test_every_other_set_of_the_hub_can_be_scored(hub, monkeypatch, tmp_path):
     assert ("nyu-mll", "glue") in asked  # the loading script that datasets looks for: none is served
 
 
-def test_what_the_hub_refuses_is_one_line(hub, monkeypatch, tmp_path):
-    hub.files = {}
-    with pytest.raises(InputError, match="cannot load mteb/sts16-sts .*doesn't exist on the Hub"):
+@pytest.mark.parametrize("damaged", [False, True])
+def test_what_the_hub_refuses_and_a_damaged_answer_are_one_line(hub, monkeypatch, tmp_path, damaged):
+    hub.files = {key: dict.fromkeys(files, b"{") for key, files in hub.files.items()} if damaged else {}
+    with pytest.raises(InputError, match="cannot load mteb/sts16-sts" + " .*doesn't exist on the Hub" * (not damaged)):
         prepare(monkeypatch, tmp_path / "data", "sts16")
     with pytest.raises(InputError, match="cannot load senteval.tar of princeton-nlp/datasets-for-simcse"):
         prepare(monkeypatch, tmp_path / "data", "sickr")
     assert not (tmp_path / "data").exists()
-
-
-def test_a_damaged_answer_is_one_line(hub, monkeypatch, tmp_path):
-    hub.files = {key: dict.fromkeys(files, b"{") for key, files in hub.files.items()}
-    with pytest.raises(InputError, match="cannot load mteb/sts16-sts"):
-        prepare(monkeypatch, tmp_path / "data", "sts16")
-    with pytest.raises(InputError, match="cannot load senteval.tar"):
-        prepare(monkeypatch, tmp_path / "data", "sickr")
 
 
 @pytest.mark.parametrize("link", ["", "/etc"], ids=["file", "link"])

@@ -1,4 +1,4 @@
-"""Two machines, each with a launcher, files and caches of its own, do what two processes of one machine do."""
+"""Tests that two machines, each with a launcher, files and caches of its own, do what two processes of one machine do."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.processes import ROOT, run_two_processes
 from tests.test_run_encode import stored
-from tests.two_at_once import ROOT, run_two_processes
 
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ FILE = "texts.txt"  # each machine has its own
 
 @pytest.fixture
 def machines(sentences, tmp_path) -> list[Path]:
-    """The working folder of each machine; only the output folder is shared."""
+    """Return the working folder of each machine. Only the output folder is shared."""
     folders = [tmp_path / name for name in ("first", "second")]
     for folder in folders:
         folder.mkdir()
@@ -68,7 +68,7 @@ def test_training_on_two_machines_is_training_on_one(machines, bert_folder, tmp_
     run_two_processes(
         "run_mirror.py", *flags, "--train_file", str(machines[0] / FILE), "--output_dir", str(tmp_path / "one")
     )
-    assert "160 anchors x 159 candidates per step on 2 process(es)" in first.stderr
+    assert "80 texts per step on 2 process(es), each compared with 80" in first.stderr
     assert "verified with" in first.stderr and "verified with" not in second.stderr  # the main process writes
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     before = load_file(Path(bert_folder) / "model.safetensors")

@@ -1,4 +1,4 @@
-"""data_scripts/wordpiece_vocabulary.py: smoothing as printed, the exact size, and a folder that run_cmlm.py trains."""
+"""Tests data_scripts/wordpiece_vocabulary.py: smoothing as printed, the exact size, and a folder that run_cmlm.py trains."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
 
 from data_scripts import wordpiece_vocabulary
 from mirror.cmlm.checkpoint import load_cmlm
@@ -28,11 +27,6 @@ def run(monkeypatch, *argv) -> None:
     wordpiece_vocabulary.main()
 
 
-def test_the_papers_size_and_exponent_are_the_defaults():
-    """Section 4.4."""
-    assert (wordpiece_vocabulary.PAPER_SIZE, wordpiece_vocabulary.PAPER_SMOOTHING) == (501_153, 0.3)
-
-
 @pytest.mark.parametrize("exponent", [0.0, 0.3, 1.0])
 def test_the_share_of_a_language_is_its_share_to_the_power(exponent):
     counts = {"en": Counter(a=900, b=8100), "fi": Counter(c=700, a=300)}
@@ -42,37 +36,20 @@ def test_the_share_of_a_language_is_its_share_to_the_power(exponent):
     assert added.total() == pytest.approx(10_000, rel=0.01)
 
 
-def test_a_folder_that_trains_from_scratch(texts, tmp_path, monkeypatch, capsys):
-    run(monkeypatch, "--text_file", *texts, "--vocab_size", 120, "--output_dir", tmp_path / "out")
-    assert "120 pieces from" in capsys.readouterr().out
-    record = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
-    assert record["settings"] == {"vocab_size": 120, "smoothing": 0.3} and set(record["words"]) == {"en.txt", "fi.txt"}
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert len(tokenizer) == 120 and tokenizer.mask_token == "[MASK]"
-    assert tokenizer.tokenize("Kissa kissa")[0].startswith("K")  # cased
-    monkeypatch.setattr(wordpiece_vocabulary, "BertConfig", None)
-    monkeypatch.setattr(wordpiece_vocabulary, "count_words", None)  # refused before it
-    with pytest.raises(InputError, match="is not empty; choose another folder"):
-        run(monkeypatch, "--text_file", *texts, "--vocab_size", 120, "--output_dir", tmp_path / "out")
-
-
-def test_smoothing_gives_the_small_language_more_pieces(texts):
-    counts = {name: wordpiece_vocabulary.count_words(wordpiece_vocabulary.Path(name)) for name in texts}
-    whole = {
-        exponent: "kissa" in wordpiece_vocabulary.learn_pieces(wordpiece_vocabulary.smoothed(counts, exponent), 110)
-        for exponent in (0.3, 1.0)
-    }
-    assert whole == {0.3: True, 1.0: False}
-
-
-def test_the_folder_is_the_configuration_of_bert_base(texts, tmp_path, monkeypatch):
-    run(monkeypatch, "--text_file", *texts, "--vocab_size", 120, "--output_dir", tmp_path / "out")
+def test_a_folder_that_trains_from_scratch(texts, tmp_path, monkeypatch):
+    flags = ["--text_file", *texts, texts[0], "--vocab_size", 120, "--output_dir", tmp_path / "out"]
+    run(monkeypatch, *flags)
+    words = json.loads((tmp_path / "out" / "vocabulary.json").read_text())["words"]
+    assert words["en.txt"] == wordpiece_vocabulary.count_words(Path(texts[0])).total()  # named twice, counted once
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert (config["num_hidden_layers"], config["hidden_size"], config["vocab_size"]) == (12, 768, 120)
     small = config | {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
     (tmp_path / "out" / "config.json").write_text(json.dumps(small))
     model, tokenizer = load_cmlm(str(tmp_path / "out"), num_projections=2, from_scratch=True)
-    assert model.get_input_embeddings().weight.shape == (len(tokenizer), 32)
+    assert model.get_input_embeddings().weight.shape == (len(tokenizer), 32) == (120, 32)
+    assert tokenizer.tokenize("Kissa kissa")[0].startswith("K")  # cased
+    with pytest.raises(InputError, match="is not empty; choose another folder"):
+        run(monkeypatch, *flags)
 
 
 @pytest.mark.parametrize(
@@ -81,19 +58,13 @@ def test_the_folder_is_the_configuration_of_bert_base(texts, tmp_path, monkeypat
         (["--vocab_size", 100_000], r"the texts give only [\d,]+ pieces, --vocab_size is 100,000; give more text"),
         (["--vocab_size", 20], r"--vocab_size 20: the texts have \d+ characters, each with two pieces"),
         (["--smoothing", 3], r"--smoothing is an exponent in \[0, 1\], got 3.0; the paper uses 0.3"),
+        (["--text_file", "en.txt", "other/en.txt"], "en.txt and other/en.txt have the same name; name each"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(texts, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "en.txt").write_text("kala kala\n")
     with pytest.raises(InputError, match=message):
         run(monkeypatch, "--text_file", *texts, *flags, "--output_dir", tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_two_files_of_one_name_are_refused_and_one_that_is_named_twice_counts_once(texts, tmp_path, monkeypatch):
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "en.txt").write_text("kala kala\n")
-    with pytest.raises(InputError, match=r"--text_file: .*/en.txt and .*other/en.txt have the same name; name each"):
-        run(monkeypatch, "--text_file", *texts, tmp_path / "other" / "en.txt", "--output_dir", tmp_path / "out")
-    run(monkeypatch, "--text_file", *texts, texts[0], "--vocab_size", 150, "--output_dir", tmp_path / "out")
-    record = json.loads((tmp_path / "out" / "vocabulary.json").read_text())
-    assert record["words"]["en.txt"] == wordpiece_vocabulary.count_words(Path(texts[0])).total()

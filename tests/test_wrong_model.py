@@ -1,4 +1,4 @@
-"""A wrong model path gives the same line in every script, and a wrong corpus another."""
+"""Tests that a wrong model path gives the same line in every script."""
 
 from __future__ import annotations
 

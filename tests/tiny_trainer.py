@@ -8,15 +8,19 @@ import torch
 from datasets import Dataset
 from transformers import TrainerCallback
 
-from mirror.data.corpus import Corpus
+from mirror.data.cleaning import Corpus
 from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
 
 
 def make_trainer(
-    model_folder: str, texts: list[str], output_dir, score=None, streaming: bool = False, **flags
+    model_folder: str, texts: list[str], output_dir, score=None, streaming: bool = False, loss_module=None, **flags
 ) -> MirrorTrainer:
-    """The defaults are float32, batch 20, two epochs; repeated texts are kept."""
+    """Return a trainer in float32 with batch 20 and two epochs. Repeated texts are kept.
+
+    Args:
+        loss_module: the argument `loss` of the trainer, or a class of it.
+    """
     defaults = {
         "bf16": False,
         "per_device_train_batch_size": 20,
@@ -30,7 +34,8 @@ def make_trainer(
     config = MirrorConfig(output_dir=str(output_dir), **defaults | flags)
     rows = Dataset.from_dict({"text": texts})
     corpus = Corpus(rows.to_iterable_dataset() if streaming else rows)
-    return MirrorTrainer(model=model_folder, args=config, train_dataset=corpus, score=score)
+    loss = loss_module() if isinstance(loss_module, type) else loss_module
+    return MirrorTrainer(model=model_folder, args=config, train_dataset=corpus, score=score, loss=loss)
 
 
 class At(TrainerCallback):
@@ -47,13 +52,13 @@ class At(TrainerCallback):
 def run_whole_and_resumed(
     model_folder: str, texts: list[str], folder: Path, **flags
 ) -> tuple[MirrorTrainer, MirrorTrainer]:
-    """Trainers after nine steps in `folder / "whole"`, and after the same resumed from step 4; their weights are equal bits."""
-    flags |= {"save_strategy": "steps", "save_steps": 4, "learning_rate": 1e-3, "max_steps": 9}
+    """Trainers after nine steps in `folder / "whole"`, and after the same resumed from step 4 (`save_steps`). Their weights are equal bits."""
+    flags = {"save_steps": 4} | flags | {"save_strategy": "steps", "learning_rate": 1e-3, "max_steps": 9}
     whole = make_trainer(model_folder, texts, folder / "whole", **flags)
     start = weights(whole)
     whole.train()
     resumed = make_trainer(model_folder, texts, folder / "again", **flags)
-    resumed.train(resume_from_checkpoint=str(folder / "whole" / "checkpoint-4"))
+    resumed.train(resume_from_checkpoint=str(folder / "whole" / f"checkpoint-{flags['save_steps']}"))
     assert resumed.state.global_step == whole.state.global_step == 9
     after, again = weights(whole), weights(resumed)
     assert any(not torch.equal(after[name], value) for name, value in start.items())

@@ -1,4 +1,4 @@
-"""What each of two processes runs in the test that two processes do what one does."""
+"""Trains in each of two processes, for the tests that two processes do what one does."""
 
 from __future__ import annotations
 

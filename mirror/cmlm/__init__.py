@@ -1,2 +1,2 @@
-"""Conditional masked language modelling: its data, model, losses and Trainer, on the training room.
+"""Conditional masked language modeling: its options, data, model, checkpoints and Trainer.
 Must not know: studies or tools."""

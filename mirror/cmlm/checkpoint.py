@@ -1,4 +1,4 @@
-"""CMLM checkpoints: an encoder that every reader loads, and in `cmlm/` the parts that only training needs.
+"""CMLM checkpoints: an encoder that every library loads, and in `cmlm/` the parts that only training needs.
 
 A later stage, or a resumed run, restores both bit for bit.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -15,15 +14,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.cmlm.model import CMLMModel, CMLMModelConfig, Projection
-from mirror.common import loading_policy
+from mirror.common import trust
 from mirror.common.errors import InputError
-from mirror.modeling.backbone import check_size, keep_pooler, load_config, load_tokenizer, loading, quiet
-from mirror.modeling.checkpoint import save_encoder
-from mirror.modeling.dense_layers import append_layers, dense
+from mirror.modeling.backbone import keep_pooler, load_tokenizer
+from mirror.modeling.read_checkpoint import check_size, load_config, loading, quiet
+from mirror.modeling.save_checkpoint import append_layers, dense, save_encoder
 
-
-if TYPE_CHECKING:
-    from sentence_transformers.models import Dense
 
 logger = logging.getLogger(__name__)
 
@@ -50,35 +46,31 @@ def save_cmlm(
     save_file({name: value.detach().cpu().contiguous() for name, value in parts_of(model).items()}, parts / PARTS_FILE)
 
 
-def mean_projection(projection: Projection) -> list[Dense]:
-    """The mean of CMLM's N projected vectors as three dense layers, exactly.
+def mean_projection(projection: Projection) -> list[nn.Module]:
+    """Return the mean of the N projected vectors ('proj' in Table 7) as three dense layers, exactly.
 
     The identity, one of the N, passes the two ReLUs as its positive and its negative part.
     """
-    count, width = projection.num_projections, projection.width
     if projection.mlp is None:
         return []
-    first, _, second, _, third = projection.mlp
-    eye, both = torch.eye(width), torch.eye(2 * width)
-    zeros = torch.zeros(2 * width)
-    blocks = third.weight.detach().cpu().view(count - 1, width, width).sum(0) / count  # (D, D)
-    bias = third.bias.detach().cpu().view(count - 1, width).sum(0) / count
-    weights = [
-        torch.cat([first.weight.detach().cpu(), eye, -eye]),  # (3D, D)
-        torch.block_diag(second.weight.detach().cpu(), both),  # (3D, 3D)
-        torch.cat([blocks, eye / count, -eye / count], dim=1),  # (D, 3D)
-    ]
-    biases = [torch.cat([layer.bias.detach().cpu(), zeros]) for layer in (first, second)]
+    count, width = projection.num_projections, projection.width
+    first, second, third = (
+        (layer.weight.detach().cpu(), layer.bias.detach().cpu())
+        for layer in projection.mlp
+        if isinstance(layer, nn.Linear)
+    )
+    eye, zeros = torch.eye(width), torch.zeros(2 * width)
+    blocks = third[0].view(count - 1, width, width).sum(0) / count  # (D, D)
+    bias = third[1].view(count - 1, width).sum(0) / count  # (D,)
     return [
-        dense(weight, bias, activation)
-        for weight, bias, activation in zip(
-            weights, [*biases, bias], [nn.ReLU(), nn.ReLU(), nn.Identity()], strict=True
-        )
+        dense(torch.cat([first[0], eye, -eye]), torch.cat([first[1], zeros]), nn.ReLU()),  # (3D, D)
+        dense(torch.block_diag(second[0], torch.eye(2 * width)), torch.cat([second[1], zeros]), nn.ReLU()),  # (3D, 3D)
+        dense(torch.cat([blocks, eye / count, -eye / count], dim=1), bias, nn.Identity()),  # (D, 3D)
     ]
 
 
 def parts_of(model: CMLMModel) -> dict[str, Tensor]:
-    """The parameters outside the encoder, by name, without those that the head shares with it."""
+    """Return the parameters outside the encoder by name, without those that the head shares with it."""
     inside = {id(parameter) for parameter in model.encoder.parameters()}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in inside}
 
@@ -90,75 +82,50 @@ def load_cmlm(
     pooling: str = "mean",
     from_scratch: bool = False,
 ) -> tuple[CMLMModel, PreTrainedTokenizerBase]:
-    """A model to train: from any masked LM, or from the checkpoint of an earlier stage.
-
-    Raises:
-        InputError: not a masked LM, or an earlier stage of another shape.
-    """
+    """Load a model to train, and its tokenizer: any masked LM, or the checkpoint of an earlier stage."""
     mlm, tokenizer = load_mlm(name_or_path, from_scratch)
     keep_pooler(mlm.base_model, name_or_path, from_scratch)
-    special = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    config = CMLMModelConfig(mlm.config.to_dict(), num_projections, skip_connection, pooling, **special)
-    model = CMLMModel(config, mlm)
-    if not from_scratch and loading_policy.model_file(name_or_path, PARTS_FILE, PARTS_FOLDER):
+    settings = {"num_projections": num_projections, "skip_connection": skip_connection, "pooling": pooling}
+    ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+    model = CMLMModel(CMLMModelConfig(backbone=mlm.config.to_dict(), **settings, **ids), mlm)
+    if not from_scratch and trust.model_file(name_or_path, PARTS_FILE, PARTS_FOLDER):
         load_parts(model, name_or_path)
     return model, tokenizer
 
 
 def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Masked LM and tokenizer; a checkpoint without an MLM head gets a new one.
-
-    Raises:
-        InputError: not found, or not a masked LM.
-    """
+    """Load a masked LM and its tokenizer. A checkpoint without an MLM head gets a new one."""
     config = load_config(name_or_path)
     with loading(name_or_path):
         tokenizer = load_tokenizer(name_or_path, config)
         if from_scratch:
-            model = AutoModelForMaskedLM.from_config(config, dtype=torch.float32, **loading_policy.remote_code())
-            return model, tokenizer
-        loading_policy.check_weights(name_or_path)
+            return AutoModelForMaskedLM.from_config(config, dtype=torch.float32, **trust.remote_code()), tokenizer
+        trust.check_weights(name_or_path)
         check_size(name_or_path, config)
+        options = {"dtype": torch.float32, "output_loading_info": True} | trust.weights()
         with quiet():
-            model, report = AutoModelForMaskedLM.from_pretrained(
-                name_or_path, dtype=torch.float32, output_loading_info=True, **loading_policy.weights()
-            )
+            model, report = AutoModelForMaskedLM.from_pretrained(name_or_path, **options)
     inside = {name for name, _ in model.base_model.named_parameters(prefix=model.base_model_prefix)}
     if lost := sorted(inside & set(report["missing_keys"])):
         raise InputError(f"{name_or_path} lacks {len(lost)} weights of the encoder, first {lost[0]}")
     if report["missing_keys"]:
-        logger.info("%s has no MLM head: using a new one, or the one in its folder %s/",
-                    name_or_path, PARTS_FOLDER)  # fmt: skip
+        logger.info("%s has no MLM head: using a new one, or the one in its folder %s/", name_or_path, PARTS_FOLDER)
     return model, tokenizer
-
-
-def load_weights(model: CMLMModel, folder: str | Path) -> None:
-    """Load the weights that `save_cmlm` saved in `folder` into `model`."""
-    model.mlm.load_state_dict(load_mlm(str(folder))[0].state_dict())
-    load_parts(model, folder)
 
 
 @torch.no_grad()
 def load_parts(model: CMLMModel, name_or_path: str | Path) -> None:
-    """Load MLM head, projection and classifier of a checkpoint, in a folder or on the Hub, into `model`.
-
-    Raises:
-        InputError: they have another shape.
-    """
+    """Load MLM head, projection and classifier of a checkpoint, in a folder or on the Hub, into `model`."""
     with loading(f"{name_or_path}/{PARTS_FOLDER}"):
-        stored = load_file(loading_policy.model_file(str(name_or_path), PARTS_FILE, PARTS_FOLDER))
+        stored = load_file(trust.model_file(str(name_or_path), PARTS_FILE, PARTS_FOLDER))
     own = parts_of(model)
-    differ = sorted(name for name in stored.keys() | own.keys() if _shape(stored, name) != _shape(own, name))
-    if differ:
+    shapes, expected = ({name: value.shape for name, value in parts.items()} for parts in (stored, own))
+    if differ := sorted(name for name, _ in shapes.items() ^ expected.items()):
         was = CMLMModelConfig.from_pretrained(str(name_or_path), subfolder=PARTS_FOLDER)
+        flags = f"--num_projections {was.num_projections}{' --skip_connection' if was.skip_connection else ''}"
         raise InputError(
-            f"{name_or_path} was trained with --num_projections {was.num_projections}"
-            f"{' --skip_connection' if was.skip_connection else ''}; give the same, or remove its folder {PARTS_FOLDER} "
+            f"{name_or_path} was trained with {flags}; give the same, or remove its folder {PARTS_FOLDER} "
             f"to initialize that part again (first difference: {differ[0]})"
         )
     for name, value in stored.items():
         own[name].copy_(value)
-
-
-def _shape(tensors: dict[str, Tensor], name: str) -> torch.Size | None:
-    return tensors[name].shape if name in tensors else None

@@ -1,7 +1,7 @@
-"""The rows of each stage in a new order every epoch, and the batches made of them.
+"""Datasets that draw the rows of a stage in a new order every epoch, and the collator that makes batches of them.
 
-Everything random is a function of (seed, epoch, row), where row is the position in the order of the epoch: the number of
-processes and workers, and resuming, change nothing. Knows nothing of models.
+Everything random is a function of (seed, epoch, row), where row is the position in the order of the epoch. So the number of
+processes and workers, and resuming, do not change it.
 """
 
 from __future__ import annotations
@@ -12,39 +12,94 @@ from dataclasses import dataclass
 import numpy as np
 from datasets import Dataset, IterableDataset, concatenate_datasets
 from torch import Tensor, tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedTokenizerBase
 
 from mirror.cmlm.model import IGNORED
-from mirror.cmlm.segments import MLMExampleBuilder, SegmentPairBuilder, documents_to_pairs
 from mirror.common.errors import InputError
-from mirror.data.arrow_cache import map_rows
 from mirror.data.augmentation import view_rng
-from mirror.data.endless_stream import EndlessStream
+from mirror.data.views import EndlessStream
 
 
-Row = dict[str, list[int] | int]
+Ids = list[int]
+Row = dict[str, Ids | int]
 
 
-def smoothed_counts(sizes: Sequence[int], exponent: float) -> list[int]:
-    """Number of rows of each file in an epoch: shares proportional to (share of all rows) ** exponent.
+@dataclass(frozen=True)
+class Masking:
+    """BERT's masking (CMLM, section 2): of the selected tokens 80% become the mask token, 10% random, 10% stay."""
 
-    The total stays the same. Exponent 1 leaves the files as they are, 0 makes them equal.
-    """
-    shares = (np.array(sizes) / sum(sizes)) ** exponent
-    ends = np.rint(np.cumsum(shares / shares.sum()) * sum(sizes)).astype(int)
-    return np.diff(ends, prepend=0).tolist()
+    rate: float  # share of the tokens of s2 to predict
+    mask_token_id: int
+    random_ids: np.ndarray  # candidates for a random token: all but the special ones
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase, rate: float) -> Masking:
+        """Return the masking with the mask token and the vocabulary of a tokenizer."""
+        if tokenizer.mask_token_id is None:
+            raise InputError(f"the tokenizer of {tokenizer.name_or_path} has no mask token; give a masked LM")
+        ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
+        return cls(rate, tokenizer.mask_token_id, ordinary)
+
+    def __call__(self, ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
+        """Return the masked ids, and the labels: the original token where it is to be predicted, -100 elsewhere."""
+        count = max(1, round(self.rate * len(ids)))  # a fixed number: the paper masks 80 of 256 (section 3)
+        chosen = rng.permutation(len(ids))[:count]
+        fate = rng.random(count)
+        masked, labels = np.array(ids), np.full(len(ids), IGNORED)
+        labels[chosen] = masked[chosen]
+        masked[chosen[fate < 0.8]] = self.mask_token_id
+        random = chosen[(fate >= 0.8) & (fate < 0.9)]
+        masked[random] = rng.choice(self.random_ids, len(random))
+        return masked.tolist(), labels.tolist()
+
+
+@dataclass(frozen=True)
+class SegmentRowBuilder:
+    """Make a row of two segments, with special tokens: swapped or not, the second one masked (not for QuickThought)."""
+
+    masking: Masking | None
+    swap_probability: float
+    special_tokens: tuple[Ids, Ids]  # before and after a text
+
+    def __call__(self, first: Ids, second: Ids, rng: np.random.Generator) -> Row:
+        if rng.random() < self.swap_probability:
+            first, second = second, first
+        before, after = self.special_tokens
+        row = {"first_ids": before + list(first) + after}
+        if self.masking is None:
+            return row | {"second_ids": before + list(second) + after}
+        masked, labels = self.masking(second, rng)
+        ignored = [IGNORED] * len(before), [IGNORED] * len(after)
+        return row | {"second_ids": before + masked + after, "labels": ignored[0] + labels + ignored[1]}
+
+
+@dataclass(frozen=True)
+class PairTokenizer:
+    """Convert a row of `text` and `text_pair` (and `label`) to the ids of both, special tokens included."""
+
+    tokenizer: PreTrainedTokenizerBase
+    max_seq_length: int
+
+    def __call__(self, row: dict[str, str | int]) -> Row:
+        options = {"truncation": True, "max_length": self.max_seq_length, "split_special_tokens": True}
+        first, second = self.tokenizer([row["text"], row["text_pair"]], **options)["input_ids"]
+        return {"first_ids": first, "second_ids": second} | {key: row[key] for key in ("label",) if key in row}
 
 
 def epoch_order(sizes: Sequence[int], exponent: float, seed: int, epoch: int) -> np.ndarray:
-    """Indices into the concatenated files in the order of one epoch: (sum of sizes,).
+    """Return indices into the concatenated files in the order of one epoch: (sum of sizes,).
 
-    A file with a count above its size is repeated in full before any of its rows occurs a third time.
+    The rows of a file are proportional to (its share of all rows) ** exponent: 1 leaves the files as they are, 0 makes
+    them equal. A file with a count above its size is repeated in full before any of its rows occurs a third time.
     """
     rng = np.random.default_rng([seed, epoch, 0, 1])  # four words: the generators of rows have fewer
-    starts = np.cumsum([0, *sizes])
+    shares = (np.array(sizes) / sum(sizes)) ** exponent
+    ends = np.rint(np.cumsum(shares / shares.sum()) * sum(sizes)).astype(int)
+    counts = np.diff(ends, prepend=0).tolist()
     rows = []
-    for start, size, count in zip(starts, sizes, smoothed_counts(sizes, exponent), strict=False):
+    for start, size, count in zip(np.cumsum([0, *sizes]), sizes, counts, strict=False):
         rounds = [rng.permutation(size) for _ in range(-(-count // size))]
         rows.append(start + np.concatenate([*rounds, np.empty(0, int)])[:count])
     return rng.permutation(np.concatenate(rows)).astype(int)
@@ -62,31 +117,14 @@ class EpochShuffledDataset:
         return len(self.rows)
 
     def at(self, epoch: int, index: int) -> dict:
-        """Row `index` in the order of an epoch."""
+        """Return row `index` in the order of an epoch."""
         if epoch != self._epoch:
             self._epoch, self._order = epoch, epoch_order(self.sizes, self.smoothing, self.seed, epoch)
         return self.rows[int(self._order[index])]
 
 
-class PairTokenizer:
-    """Rows of `text` and `text_pair` (and `label`) to ids of both, special tokens included."""
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_seq_length: int):
-        self.tokenizer, self.max_seq_length = tokenizer, max_seq_length
-
-    def __call__(self, row: dict[str, str | int]) -> Row:
-        encoded = self.tokenizer(
-            [row["text"], row["text_pair"]],
-            truncation=True,
-            max_length=self.max_seq_length,
-            split_special_tokens=True,
-        )["input_ids"]
-        label = {"label": row["label"]} if "label" in row else {}
-        return {"first_ids": encoded[0], "second_ids": encoded[1]} | label
-
-
 class BitextStream:
-    """Translations beside the rows of a stage: every row gets one, and no batch holds one twice.
+    """Translations beside the rows of a stage: every row gets one, and no batch contains one twice.
 
     A pass over them is a whole number of batches, so no batch spans two passes.
     """
@@ -95,64 +133,50 @@ class BitextStream:
         self.pairs, self.to_row = pairs, to_row
         self.usable = len(pairs) // batch_size * batch_size
         if not self.usable:
-            raise InputError(
-                f"{len(pairs):,} pairs do not fill one batch of {batch_size}; lower --per_device_train_batch_size"
-            )
+            message = f"{len(pairs):,} pairs do not fill one batch of {batch_size}"
+            raise InputError(f"{message}; lower --per_device_train_batch_size")
 
     def at(self, index: int) -> Row:
+        """Return the translation of row `index`, counted from the first step on."""
         return self.to_row(self.pairs.at(*divmod(index, self.usable)))
 
 
+@dataclass(eq=False)
 class StageDataset(TorchDataset):
-    """Rows of a stage: `{"cmlm": ...}`, `{"cmlm": ..., "pairs": ...}`, `{"pairs": ...}` or `{"nli": ...}`; read it in order.
+    """Rows of a stage, to be read in order: `{kind: row}`, with `bitext` also `{"pairs": row}`.
 
-    Args:
-        kind: of the main rows, which decide the length of an epoch: "cmlm", "pairs" or "nli".
-        rows: the main rows: `first` and `second` of segments, or `text` and `text_pair`.
-        to_row: makes a row of them; segments also take a generator.
-        batch_size: rows of all processes in one step; an epoch is a whole number of them.
-        bitext: the translations of the stage `cmlm_bitext`.
+    The main rows, `first` and `second` of segments or `text` and `text_pair`, determine the length of an epoch.
     """
 
-    def __init__(
-        self,
-        kind: str,
-        rows: EpochShuffledDataset,
-        to_row: MLMExampleBuilder | SegmentPairBuilder | PairTokenizer,
-        batch_size: int,
-        bitext: BitextStream | None = None,
-    ):
-        self.kind, self.rows, self.to_row, self.bitext = kind, rows, to_row, bitext
-        self.length = len(rows) // batch_size * batch_size
-        self.epoch = 0
+    kind: str  # of the main rows: "cmlm", "pairs" or "nli"
+    rows: EpochShuffledDataset
+    to_row: SegmentRowBuilder | PairTokenizer
+    batch_size: int  # rows of all processes in one step; an epoch is a whole number of them
+    bitext: BitextStream | None = None  # of the stage `cmlm_bitext`
+    epoch: int = 0
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
     def __len__(self) -> int:
-        return self.length
+        return len(self.rows) // self.batch_size * self.batch_size
 
     def __getitem__(self, index: int) -> dict[str, Row]:
         row = self.rows.at(self.epoch, index)
         if isinstance(self.to_row, PairTokenizer):
-            made = self.to_row(row)
-        else:
-            made = self.to_row(row["first"], row["second"], view_rng(self.rows.seed, self.epoch, index))
-        return {self.kind: made} | _translation(self.bitext, self.epoch * self.length + index)
+            return {self.kind: self.to_row(row)}
+        made = {self.kind: self.to_row(row["first"], row["second"], view_rng(self.rows.seed, self.epoch, index))}
+        return made | ({"pairs": self.bitext.at(self.epoch * len(self) + index)} if self.bitext else {})
 
 
 class StreamedStageDataset(EndlessStream):
-    """The same over a stream of segment pairs: nothing is stored.
-
-    Args:
-        batch_size: rows of all processes in one step.
-    """
+    """`StageDataset` over a stream of segment pairs, of which nothing is stored."""
 
     def __init__(
         self,
         kind: str,
         pairs: IterableDataset,
-        to_row: MLMExampleBuilder | SegmentPairBuilder,
+        to_row: SegmentRowBuilder,
         seed: int,
         batch_size: int,
         bitext: BitextStream | None = None,
@@ -162,41 +186,13 @@ class StreamedStageDataset(EndlessStream):
 
     def make_rows(self, batch: dict[str, list], epoch: int, place: int, number: int) -> Iterator[dict[str, Row]]:
         for index, (first, second) in enumerate(zip(batch["first"], batch["second"], strict=True)):
-            rng = view_rng(self.seed, epoch, place * self.batch_size + index)
-            made = self.to_row(first, second, rng)
-            yield {self.kind: made} | _translation(self.bitext, number * self.batch_size + index)
-
-
-def _translation(bitext: BitextStream | None, index: int) -> dict[str, Row]:
-    return {} if bitext is None else {"pairs": bitext.at(index)}
-
-
-def segment_dataset(
-    documents: Dataset | IterableDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    language: str,
-    max_tokens: int,
-    num_proc: int | None = None,
-) -> Dataset | IterableDataset:
-    """Pairs of neighbouring segments, columns `first` and `second`, of rows of `text`.
-
-    Args:
-        max_tokens: tokens of a segment, special ones excluded.
-    """
-    options = {} if isinstance(documents, IterableDataset) else {"num_proc": num_proc, "desc": "Pairs of segments"}
-    return map_rows(
-        documents,
-        documents_to_pairs,
-        batched=True,
-        remove_columns=documents.column_names or ["text"],
-        fn_kwargs={"tokenizer": tokenizer, "language": language, "max_tokens": max_tokens},
-        **options,
-    )
+            made = {self.kind: self.to_row(first, second, view_rng(self.seed, epoch, place * self.batch_size + index))}
+            yield made | ({"pairs": self.bitext.at(number * self.batch_size + index)} if self.bitext else {})
 
 
 @dataclass
 class StageCollator:
-    """Rows become the keyword arguments of `CMLMModel.forward`.
+    """Collate rows to the keyword arguments of `CMLMModel.forward`.
 
     Two rows of the stage `cmlm`, where 0 is padding, 2 and 3 are the special tokens around a text and 4 is the mask token:
 
@@ -209,7 +205,7 @@ class StageCollator:
                   "second": {"input_ids": [[2, 4, 9, 3], [2, 4, 3, 0]],  "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]]},
                   "labels": [[-100, 8, -100, -100], [-100, 11, -100, -100]]}}
 
-    and B pairs of texts or of NLI give `input_ids` and `attention_mask` of 2B rows, the first texts before the second; NLI
+    B pairs of texts or of NLI give `input_ids` and `attention_mask` of 2B rows, the first texts before the second, and NLI
     also `labels` of (B,).
     """
 
@@ -219,19 +215,15 @@ class StageCollator:
         batch = {}
         for kind in rows[0]:
             own = [row[kind] for row in rows]
-            batch[kind] = self._segments(own) if kind == "cmlm" else self._both(own)
+            firsts, seconds = ([row[key] for row in own] for key in ("first_ids", "second_ids"))
+            if kind == "cmlm":
+                labels = pad_sequence([tensor(row["labels"]) for row in own], True, IGNORED)  # (B, T)
+                batch[kind] = {"first": self._pad(firsts), "second": self._pad(seconds), "labels": labels}
+            else:
+                batch[kind] = self._pad(firsts + seconds)
             if kind == "nli":
                 batch[kind]["labels"] = tensor([row["label"] for row in own])  # (B,)
         return batch
 
-    def _segments(self, rows: list[Row]) -> dict[str, dict[str, Tensor] | Tensor]:
-        second = self._pad([row["second_ids"] for row in rows])
-        width = second["input_ids"].shape[1]
-        labels = [row["labels"] + [IGNORED] * (width - len(row["labels"])) for row in rows]
-        return {"first": self._pad([row["first_ids"] for row in rows]), "second": second, "labels": tensor(labels)}
-
-    def _both(self, rows: list[Row]) -> dict[str, Tensor]:
-        return self._pad([row["first_ids"] for row in rows] + [row["second_ids"] for row in rows])
-
-    def _pad(self, ids: list[list[int]]) -> dict[str, Tensor]:
+    def _pad(self, ids: list[Ids]) -> dict[str, Tensor]:
         return dict(self.tokenizer.pad({"input_ids": ids}, padding_side="right", return_tensors="pt"))

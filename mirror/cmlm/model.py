@@ -1,13 +1,12 @@
-"""Conditional masked language modelling: a masked LM that predicts one segment given the vector of its neighbour.
+"""Conditional masked language model: a masked LM that predicts one segment given the vector of its neighbor, and its losses.
 
 Yang, Yang, Cer, Law & Darve (2021), "Universal Sentence Representation Learning with Conditional Masked Language Model".
-Knows tensors; knows nothing of text, files or optimisers. docs/cmlm.md has the picture.
+docs/cmlm.md has the picture.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from dataclasses import field
 
 import torch
 import torch.nn.functional as F
@@ -27,35 +26,28 @@ class CMLMModelConfig(PreTrainedConfig):
 
     model_type = "cmlm"
 
-    def __init__(
-        self,
-        backbone: dict | None = None,
-        num_projections: int = 15,
-        skip_connection: bool = False,
-        pooling: str = "mean",
-        **kwargs,
-    ):
-        self.backbone = backbone or {}
-        self.num_projections = num_projections
-        self.skip_connection = skip_connection
-        self.pooling = pooling
-        super().__init__(**kwargs)
+    backbone: dict = field(default_factory=dict)  # transformers makes a dataclass of every configuration
+    num_projections: int = 15
+    skip_connection: bool = False
+    pooling: str = "mean"
 
 
 class Projection(nn.Module):
-    """P: a sentence vector becomes N vectors, of which the first is the vector itself (N counts it).
+    """The projection P of section 2: a sentence vector becomes N vectors, of which the first is the vector itself.
 
-    The other N - 1 come out of one three-layer perceptron. Its hidden layers are as wide as the vector, with ReLU between.
+    The other N - 1 are the output of one three-layer perceptron. Its hidden layers are as wide as the vector, with ReLU
+    between; the paper prints neither.
     """
 
     def __init__(self, width: int, num_projections: int):
         super().__init__()
-        self.width, self.num_projections = width, num_projections
-        learned = num_projections - 1
-        self.mlp = three_layer_perceptron(width, learned * width) if learned > 0 else None
+        self.width, self.num_projections, self.mlp = width, num_projections, None
+        if num_projections > 1:
+            hidden = nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()
+            self.mlp = nn.Sequential(*hidden, nn.Linear(width, (num_projections - 1) * width))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """(B, D) to (B, N, D)."""
+        """Project (B, D) to (B, N, D)."""
         identity = vectors[:, None, :]  # (B, 1, D)
         if self.mlp is None:
             return identity[:, : self.num_projections]
@@ -63,12 +55,8 @@ class Projection(nn.Module):
         return torch.cat([identity, learned.to(vectors.dtype)], dim=1)
 
 
-def three_layer_perceptron(width: int, out: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, out))
-
-
 class CMLMModel(PreTrainedModel):
-    """Sentence s1 to a vector, the vector to N prefix vectors, the prefix before the masked s2, one encoder for both.
+    """Encode s1 to a vector, project it to N prefix vectors, and predict the masked s2 after the prefix, with one encoder.
 
     The prefix takes the place of word embeddings, so the encoder adds position, token type and layer norm as to any token:
     prefix vector i has position i, s2 starts at position N (RoBERTa counts from its padding index, as always), the token
@@ -87,13 +75,16 @@ class CMLMModel(PreTrainedModel):
 
     def __init__(self, config: CMLMModelConfig, mlm: PreTrainedModel | None = None):
         super().__init__(config)
-        if mlm is None:
-            mlm = AutoModelForMaskedLM.from_config(AutoConfig.for_model(**config.backbone))
-        self.mlm = mlm
-        width = check_widths(mlm)
+        self.mlm = mlm or AutoModelForMaskedLM.from_config(AutoConfig.for_model(**config.backbone))
+        width, words = self.mlm.config.hidden_size, self.get_input_embeddings().weight.shape[1]
+        if words != width:  # as in ALBERT and the smaller ELECTRA models
+            raise InputError(
+                f"{self.mlm.config.model_type}: word embeddings of width {words} and hidden states of width {width}; CMLM puts "
+                "sentence vectors among word embeddings, so give a model in which the two are equal"
+            )
         self.projection = Projection(width, config.num_projections)
         self.skip = nn.Linear(config.num_projections * width, width) if config.skip_connection else None
-        self.nli = nn.Linear(4 * width, len(NLI_LABELS))
+        self.nli = nn.Linear(4 * width, len(NLI_LABELS))  # section 4.3
         self.post_init()
 
     @property
@@ -104,7 +95,7 @@ class CMLMModel(PreTrainedModel):
         return self.mlm.get_input_embeddings()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Nothing: new parts keep torch's initialization, and the masked LM is initialized or loaded already."""
+        """Do nothing: new parts keep torch's initialization, and the masked LM is initialized or loaded already."""
 
     def forward(
         self,
@@ -112,11 +103,11 @@ class CMLMModel(PreTrainedModel):
         pairs: dict[str, Tensor] | None = None,
         nli: dict[str, Tensor] | None = None,
     ) -> dict[str, Tensor]:
-        """Everything that the losses of the stage need, in one call: wrappers such as DDP expect one forward per step.
+        """Compute everything that the losses of the stage need in one call: DDP expects one forward call per step.
 
         Args:
             cmlm: `first` and `second`, each `input_ids` and `attention_mask` of (B, T), and `labels` of s2, (B, T).
-            pairs: `input_ids` and `attention_mask` of 2B rows, sources before targets: translations, or neighbours.
+            pairs: `input_ids` and `attention_mask` of 2B rows, sources before targets: translations, or neighbors.
             nli: the same of 2B rows, premises before hypotheses.
 
         Returns:
@@ -132,70 +123,83 @@ class CMLMModel(PreTrainedModel):
             outputs["nli_logits"] = self.nli(pair_features(*self.sentence_vectors(nli).chunk(2)))
         return outputs
 
-    def conditional_loss(self, first: dict[str, Tensor], second: dict[str, Tensor], labels: Tensor) -> tuple:
-        """Cross-entropy summed over the masked tokens of s2 given s1, in float32, and their number."""
+    def conditional_loss(
+        self, first: dict[str, Tensor], second: dict[str, Tensor], labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the cross-entropy summed over the masked tokens of s2 given s1, in float32, and their number."""
         masked = labels != IGNORED  # (B, T)
         logits = self.predict(self.prefix(first), second, masked)  # (M, V)
         return F.cross_entropy(logits.float(), labels[masked], reduction="sum"), masked.sum()
 
     def prefix(self, first: dict[str, Tensor]) -> Tensor:
-        """P(v) of each s1, (B, N, D)."""
+        """Return P(v) of each s1, (B, N, D)."""
         if self.config.num_projections == 0:
-            rows, width = len(first["input_ids"]), self.projection.width
-            return torch.empty(rows, 0, width, device=first["input_ids"].device)
+            return first["input_ids"].new_empty(len(first["input_ids"]), 0, self.projection.width, dtype=torch.float32)
         return self.projection(self.sentence_vectors(first))
 
     def sentence_vectors(self, texts: dict[str, Tensor]) -> Tensor:
-        """v of each text, (B, D), by the pooling of the configuration."""
+        """Return v of each text, (B, D), by the pooling of the configuration."""
         output = self.encoder(input_ids=texts["input_ids"], attention_mask=texts["attention_mask"])
         return pool(output, texts["attention_mask"], self.config.pooling)
 
     def predict(self, prefix: Tensor, second: dict[str, Tensor], where: Tensor) -> Tensor:
-        """Logits of the tokens of s2 at the M positions where `where` (B, T) is true, in order: (M, V).
-
-        The head is applied at those positions only, which saves vocabulary-sized products for the rest of s2.
-        """
-        words = self.get_input_embeddings()(second["input_ids"])  # (B, T, D)
-        mask = second["attention_mask"]  # (B, T)
+        """Return the logits of the M tokens of s2 where `where` (B, T) is true, in order: (M, V)."""
+        words, mask = self.get_input_embeddings()(second["input_ids"]), second["attention_mask"]  # (B, T, D), (B, T)
         count = prefix.shape[1]
         embeddings = torch.cat([prefix.to(words.dtype), words], dim=1)  # (B, N + T, D)
         attention_mask = torch.cat([mask.new_ones(len(mask), count), mask], dim=1)  # (B, N + T)
 
-        def wanted(hidden: Tensor) -> Tensor:
-            own = hidden[:, count:]  # (B, T, D)
+        def select(module, arguments, output):
+            own = output.last_hidden_state[:, count:]  # (B, T, D)
             if self.skip is not None:
                 own = own + self.skip(prefix.flatten(1))[:, None].to(own.dtype)
-            return own[where][None]  # (1, M, D)
+            output.last_hidden_state = own[where][None]  # (1, M, D)
+            return output
 
-        with transform_last_hidden_state(wanted, self.encoder):
+        # A hook between encoder and head works for the head of any architecture. The head then sees the wanted positions
+        # only, which saves vocabulary-sized products for the rest of s2.
+        handle = self.encoder.register_forward_hook(select)
+        try:
             return self.mlm(inputs_embeds=embeddings, attention_mask=attention_mask).logits[0]
+        finally:
+            handle.remove()
 
 
-@contextmanager
-def transform_last_hidden_state(function: Callable[[Tensor], Tensor], encoder: PreTrainedModel) -> Iterator[None]:
-    """Context in which `function` is applied to the last hidden state of `encoder`, before any architecture's MLM head."""
+def additive_margin_softmax(
+    sources: Tensor,
+    targets: Tensor,
+    margin: float,
+    scale: float = 1.0,
+    normalize: bool = False,
+    all_sources: Tensor | None = None,
+    all_targets: Tensor | None = None,
+    offset: int = 0,
+) -> Tensor:
+    """Return the retrieval loss: each text must retrieve its partner among all partners, by a margin.
 
-    def change(module, arguments, output):
-        output.last_hidden_state = function(output.last_hidden_state)
-        return output
+    The score of two texts is `scale` times the inner product of their vectors, from which `margin` is subtracted for the
+    true pair. Both directions are added (Yang et al. 2019, "Improving Multilingual Sentence Embedding using Bi-directional
+    Dual Encoder with Additive Margin Softmax"; CMLM, section 4.2). The defaults are CMLM's Eq. (1) as printed: inner
+    products. With `normalize` they are cosines, as in LaBSE (Feng et al. 2020), and need a scale, because a softmax over
+    values in [-1, 1] is nearly uniform. Computed in float32.
 
-    handle = encoder.register_forward_hook(change)
-    try:
-        yield
-    finally:
-        handle.remove()
+    Args:
+        sources, targets: (B, D), this process's pairs; row i of one belongs to row i of the other.
+        margin: subtracted before scaling; 0.3 in CMLM, section 4.4.
+        all_sources, all_targets: (N, D), the rows of all processes, gathered with gradient; by default this process's.
+        offset: where this process's rows start in them.
 
-
-def check_widths(mlm: PreTrainedModel) -> int:
-    """The width D of sentence vectors, which must equal that of word embeddings, as P includes the identity.
-
-    Raises:
-        InputError: they differ, as in ALBERT and the smaller ELECTRA models.
+    Returns a scalar: the mean over the B pairs of both directions' sum.
     """
-    words, width = mlm.get_input_embeddings().weight.shape[1], mlm.config.hidden_size
-    if words != width:
-        raise InputError(
-            f"{mlm.config.model_type}: word embeddings of width {words} and hidden states of width {width}; CMLM puts "
-            "sentence vectors among word embeddings, so give a model in which the two are equal"
-        )
-    return width
+    with torch.autocast(sources.device.type, enabled=False):
+        sources, targets = sources.float(), targets.float()
+        all_sources = sources if all_sources is None else all_sources.float()
+        all_targets = targets if all_targets is None else all_targets.float()
+        own = torch.arange(offset, offset + len(sources), device=sources.device)  # (B,)
+        margins = margin * F.one_hot(own, len(all_sources))  # (B, N)
+        if normalize:
+            sources, targets = F.normalize(sources, dim=1), F.normalize(targets, dim=1)
+            all_sources, all_targets = F.normalize(all_sources, dim=1), F.normalize(all_targets, dim=1)
+        there = F.cross_entropy(scale * (sources @ all_targets.T - margins), own)
+        back = F.cross_entropy(scale * (targets @ all_sources.T - margins), own)
+        return there + back

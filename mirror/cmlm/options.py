@@ -1,20 +1,22 @@
-"""The flags of CMLM, in the groups of `run_cmlm.py --help`, and their checks. Imports no torch: mistakes answer at once."""
+"""Command line of run_cmlm.py: help, default and check of each flag. Torch-free, so invalid flags fail at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
+from typing import Annotated
 
-from mirror.common.cli import one_of
+from mirror.assets import EMBEDDED_MODEL
 from mirror.common.errors import InputError
-from mirror.training.base_options import BaseOptions, check_max_seq_length
+from mirror.common.flags import above, at_least, condition, flag, one_of, run_checks
+from mirror.data.source import CorpusSource, SourceArguments
+from mirror.training.arguments import ScriptArguments
+from mirror.training.options import BaseOptions, TokenCount
 
 
 STAGES = ("cmlm", "cmlm_bitext", "bitext", "nli", "quickthought")
 DOCUMENT_STAGES = ("cmlm", "cmlm_bitext", "quickthought")
 POOLINGS = ("mean", "cls", "max")
-OPTIMIZERS = ("adamw", "lamb")
-SENTENCE_VECTORS = ("pooled", "proj")
-PAPER_LENGTH = 256  # section 3: tokens of a segment
+PAPER_LENGTH = 256  # tokens of a segment, section 3
 COSINE_SCALE = 20.0  # the default of sentence-transformers' MultipleNegativesRankingLoss; measured in docs/results.md
 
 
@@ -24,161 +26,151 @@ class CMLMRunOptions:
 
     _argument_group_name = "Run"
 
-    output_dir: str = field(default="out/cmlm", metadata={"help": "Where the encoder is saved."})
-    per_device_train_batch_size: int = field(default=32, metadata={"help": "Pairs per step on each device."})
-    learning_rate: float = field(default=5e-5, metadata={"help": "Highest rate; the paper uses 1e-3 with LAMB."})
-    lr_scheduler_type: str = field(default="linear", metadata={"help": "Schedule of the rate after warm-up."})
-    warmup_steps: float = field(default=0.1, metadata={"help": "Steps of warm-up, or their share if below 1."})
-    max_grad_norm: float = field(default=1.0, metadata={"help": "Clip the gradient to this norm; 0: no clipping."})
-    accelerator_config: dict | str | None = field(
-        default_factory=lambda: {"dispatch_batches": False},
-        metadata={
-            "help": "As in transformers. Each process pads its own rows of a stream instead of receiving padded ones."
-        },
+    output_dir: str = flag("out/cmlm", "Path to save the encoder to.")
+    per_device_train_batch_size: int = flag(32, "Number of pairs per step and device.")
+    learning_rate: float = flag(5e-5, "Peak learning rate. The paper uses 1e-3 with LAMB.")
+    lr_scheduler_type: str = flag("linear", "Learning rate schedule after warm-up.")
+    warmup_steps: float = flag(0.1, "Number of warm-up steps, or their share if below 1.")
+    max_grad_norm: float = flag(1.0, "Norm to clip the gradient to. 0 disables clipping.")
+    accelerator_config: dict | str | None = flag(
+        {"dispatch_batches": False},
+        "Configuration of the Accelerator, as in transformers. By default each process pads its own rows of a stream.",
     )
 
 
 @dataclass
 class StageOptions:
-    """What is learnt."""
+    """Objective and optimization."""
 
     _argument_group_name = "Stage and loss"
 
-    stage: str = field(
-        default="cmlm",
-        metadata={
-            "help": f"What is learnt: {', '.join(STAGES)}. The stages of the paper are runs one after another; see "
-            "docs/cmlm.md."
-        },
+    stage: Annotated[str, one_of(STAGES)] = flag(
+        "cmlm", f"Objective: {', '.join(STAGES)}. The paper's chains are one run after another; see docs/cmlm.md."
     )
-    bitext_weight: float = field(
-        default=0.2, metadata={"help": "Weight of the bitext loss beside that of CMLM, in the stage cmlm_bitext."}
+    bitext_weight: Annotated[float, at_least(0, "The paper uses 0.2")] = flag(
+        0.2, "Weight of the bitext loss beside the CMLM loss in the stage cmlm_bitext."
     )
-    margin: float = field(default=0.3, metadata={"help": "Margin of the additive margin softmax, before scaling."})
-    normalize_embeddings: bool = field(
-        default=True,
-        metadata={
-            "help": "Compare translations by cosine, as LaBSE does. false: by inner product, Eq. (1) as printed."
-        },
+    margin: Annotated[float, at_least(0, "The paper uses 0.3")] = flag(
+        0.3, "Margin of the additive margin softmax, before scaling."
     )
-    scale: float | None = field(
-        default=None,
-        metadata={
-            "help": f"Factor of cosine minus margin in the bitext loss. Default: {COSINE_SCALE:g}, or 1 for inner products."
-        },
+    normalize_embeddings: bool = flag(
+        True, "Whether to compare translations by cosine, as LaBSE does, instead of by inner product as in Eq. (1)."
     )
-    optimizer: str = field(
-        default="adamw",
-        metadata={"help": "adamw (--optim chooses its build), or lamb, the paper's, for batches of thousands."},
+    scale: Annotated[float | None, above(0, f"{COSINE_SCALE:g} suits cosines, 1 inner products")] = flag(
+        None,
+        f"Factor of the cosine minus the margin in the bitext loss. Default: {COSINE_SCALE:g}, or 1 for inner "
+        "products.",
     )
-    mini_batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Rows that go through the model at once: gradient caching, so that a batch of any size fits into "
-            "memory. Default: the whole batch."
-        },
+    optimizer: Annotated[str, one_of(("adamw", "lamb"))] = flag(
+        "adamw",
+        "Optimizer: adamw (--optim selects the implementation), or the paper's lamb, for batches of thousands.",
+    )
+    mini_batch_size: Annotated[int | None, at_least(1)] = flag(
+        None,
+        "Number of rows to process at once, by gradient caching: a batch of any size fits into memory. Default: "
+        "the whole batch.",
     )
 
 
 @dataclass
 class RowOptions:
-    """How documents become rows."""
+    """Construction of rows from documents."""
 
     _argument_group_name = "Rows"
 
-    language: list[str] = field(
-        default_factory=lambda: ["en"],
-        metadata={"help": "Language code for splitting sentences: one for all, or one for each of --train_file."},
+    language: list[str] = flag(["en"], "Language code for splitting sentences: one for all files, or one for each.")
+    language_smoothing: Annotated[float, condition(lambda power: 0 <= power <= 1, "an exponent in [0, 1]")] = flag(
+        1.0,
+        "Exponent of each file's share of the rows of an epoch. 1 leaves the shares as they are, 0 makes them "
+        "equal. Not in the paper.",
     )
-    language_smoothing: float = field(
-        default=1.0,
-        metadata={
-            "help": "With several files: share of a file in an epoch ~ (share of rows) to this power. 1: as they are. "
-            "Not in the paper."
-        },
+    swap_probability: Annotated[float, condition(lambda chance: 0 <= chance <= 1, "a probability in [0, 1]")] = flag(
+        0.5, "Probability of swapping the two segments of a pair."
     )
-    swap_probability: float = field(
-        default=0.5, metadata={"help": "Chance that the two segments of a pair change places."}
-    )
-    mlm_probability: float = field(
-        default=0.313, metadata={"help": "Share of the tokens of s2 to predict; the paper masks 80 of 256."}
-    )
+    mlm_probability: Annotated[
+        float, condition(lambda part: 0 < part <= 1, "a share in (0, 1]", "The paper uses 0.313")
+    ] = flag(0.313, "Share of the tokens of s2 to predict. The paper masks 80 of 256.")
 
 
 @dataclass
 class CMLMModelOptions:
-    """The encoder and what is trained beside it."""
+    """The encoder, and the parts that only training needs."""
 
     _argument_group_name = "Encoder"
 
-    from_scratch: bool = field(
-        default=False, metadata={"help": "Keep its architecture and tokenizer, but start from random weights."}
+    from_scratch: bool = flag(
+        False, "Whether to start from random weights, with the architecture and tokenizer of the model."
     )
-    pooling: str = field(
-        default="mean", metadata={"help": f"How the token vectors of s1 become v: {', '.join(POOLINGS)}."}
+    pooling: Annotated[str, one_of(POOLINGS)] = flag(
+        "mean", f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}."
     )
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={
-            "help": f"Tokens of a segment or text, special ones included. Default: the paper's {PAPER_LENGTH}, or fewer where "
-            "the model has no more positions."
-        },
+    max_seq_length: TokenCount = flag(
+        None,
+        f"Number of tokens of a segment or text, special tokens included. Default: the paper's {PAPER_LENGTH}, or "
+        "fewer if the model has no more positions.",
     )
-    num_projections: int = field(
-        default=15,
-        metadata={"help": "Vectors N before s2, v itself among them. 0: none, a plain masked LM for comparison."},
+    num_projections: Annotated[int, at_least(0, "The paper uses 15")] = flag(
+        15, "Number N of vectors before s2, v included. 0 trains a plain masked LM for comparison."
     )
-    skip_connection: bool = field(
-        default=False, metadata={"help": "Join the projected vectors to the outputs of s2 too ('skip' in Table 7)."}
+    skip_connection: bool = flag(
+        False, "Whether to join the projected vectors to the outputs of s2 too ('skip' in Table 7)."
     )
-    sentence_vector: str = field(
-        default="pooled",
-        metadata={"help": "What the saved encoder gives: pooled (v), or proj (the mean of P(v); 'proj' in Table 7)."},
+    sentence_vector: Annotated[str, one_of(("pooled", "proj"))] = flag(
+        "pooled", "Sentence vector of the saved encoder: pooled (v), or proj (the mean of P(v), 'proj' in Table 7)."
     )
 
 
 @dataclass
 class CMLMOptions(CMLMRunOptions, StageOptions, RowOptions, CMLMModelOptions, BaseOptions):
-    """What `CMLMConfig` adds to transformers' `TrainingArguments`.
-
-    Raises:
-        InputError: a value outside its range, or two that contradict each other; names the flag.
-    """
+    """All flags that `CMLMConfig` adds to transformers' `TrainingArguments`."""
 
     def __post_init__(self) -> None:
-        self._check_model()
-        self._check_method()
-
-    def _check_model(self) -> None:
-        one_of("--pooling", self.pooling, POOLINGS)
-        one_of("--sentence_vector", self.sentence_vector, SENTENCE_VECTORS)
-        if self.max_seq_length is not None:
-            check_max_seq_length(self.max_seq_length)
-        if self.num_projections < 0:
-            raise InputError(f"--num_projections must be 0 or more, got {self.num_projections}; the paper uses 15")
+        if self.scale is None:
+            self.scale = COSINE_SCALE if self.normalize_embeddings else 1.0
+        run_checks(self, CMLMOptions)
+        if self.mini_batch_size and self.stage == "nli":
+            raise InputError("--stage nli compares no rows with each other; use --gradient_accumulation_steps instead")
         if self.num_projections == 0 and (self.skip_connection or self.sentence_vector == "proj"):
             raise InputError("--num_projections 0 leaves nothing for --skip_connection or --sentence_vector proj")
 
-    def _check_method(self) -> None:
-        one_of("--stage", self.stage, STAGES)
-        one_of("--optimizer", self.optimizer, OPTIMIZERS)
-        if not 0 <= self.language_smoothing <= 1:
-            raise InputError(f"--language_smoothing is an exponent in [0, 1], got {self.language_smoothing}")
-        if not 0 <= self.swap_probability <= 1:
-            raise InputError(f"--swap_probability is a probability in [0, 1], got {self.swap_probability}")
-        if not 0 < self.mlm_probability <= 1:
-            raise InputError(
-                f"--mlm_probability is a share in (0, 1], got {self.mlm_probability}; the paper uses 0.313"
-            )
-        if self.scale is None:
-            self.scale = COSINE_SCALE if self.normalize_embeddings else 1.0
-        if self.scale <= 0:
-            raise InputError(
-                f"--scale must be above 0, got {self.scale}; {COSINE_SCALE:g} suits cosines, 1 inner products"
-            )
-        if self.bitext_weight < 0 or self.margin < 0:
-            raise InputError("--bitext_weight and --margin must be 0 or more; the paper uses 0.2 and 0.3")
-        if self.mini_batch_size is not None and self.mini_batch_size < 1:
-            raise InputError(f"--mini_batch_size must be at least 1, got {self.mini_batch_size}")
-        if self.mini_batch_size and self.stage == "nli":
-            raise InputError("--stage nli compares no rows with each other; use --gradient_accumulation_steps instead")
+
+@dataclass
+class CMLMDataArguments(SourceArguments):
+    """The data of every stage."""
+
+    train_file: list[str] | None = flag(
+        None,
+        "Documents: txt with an empty line between two, or csv, tsv, json, jsonl or parquet with one per row; "
+        "each also as .gz; names or globs.",
+    )
+    line_is_document: bool = flag(False, "Whether each line of a txt file is a document.")
+    max_train_samples: int | None = flag(None, "Number of documents to read from each file. Default: all.")
+    bitext_file: list[str] | None = flag(None, "Translation pairs: csv, tsv, json, jsonl or parquet; names or globs.")
+    nli_file: list[str] | None = flag(
+        None, "Premise, hypothesis and label (entailment, neutral, contradiction), in the same formats."
+    )
+    pair_columns: list[str] | None = flag(
+        None, "Names of the two text columns of --bitext_file or --nli_file. Default: the first two."
+    )
+    label_column: str = flag("label", "Name of the label column of --nli_file, such as 'entailment' in SICK.")
+
+    def check_files(self) -> None:
+        super().check_files()
+        from mirror.data.files import expand_paths  # imports that --help does not need
+
+        expand_paths([*(self.bitext_file or ()), *(self.nli_file or ())])
+
+    def source(self) -> CorpusSource:
+        """Return where the documents come from, without `pair_columns`, which are those of the other files."""
+        return replace(super().source(), pair_columns=None)
+
+
+@dataclass
+class CMLMScriptArguments(ScriptArguments):
+    """The model to start from."""
+
+    model_name_or_path: str = flag(
+        str(EMBEDDED_MODEL),
+        "Hub id or path of a masked LM, or of the output of an earlier stage. Default: the small model of this "
+        "repository.",
+    )

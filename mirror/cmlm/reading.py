@@ -1,165 +1,224 @@
-"""Files, Hub datasets or streams become documents, and tables become labelled or unlabelled pairs. Knows no tokens."""
+"""Reading of documents, translations and labeled pairs, and splitting of documents into pairs of segments."""
 
 from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate, chain
 from pathlib import Path
 
+import sentencex
 from datasets import ClassLabel, Dataset, IterableDataset, Value
+from transformers import PreTrainedTokenizerBase
 
 from mirror.cmlm.model import NLI_LABELS
+from mirror.cmlm.options import CMLMDataArguments
 from mirror.common.errors import InputError
-from mirror.data.arrow_cache import load_dataset
-from mirror.data.corpus import CorpusSource, as_strings, clean, load_corpus, pick_columns
+from mirror.data.cache import load_dataset, map_rows
+from mirror.data.cleaning import clean
+from mirror.data.corpus import as_strings, load_corpus, pick_columns
 from mirror.data.files import check_text_file, expand_paths, open_file, reading
+from mirror.data.source import CorpusSource
 
 
 logger = logging.getLogger(__name__)
 
+Ids = list[int]
+Parts = list[Dataset | IterableDataset]  # one for each file, which keeps languages apart
 NO_GOLD_LABEL = ("-", "-1")  # SNLI and MultiNLI, where the annotators did not agree
-STRINGS = ("string", "large_string")
 
 
-def read_documents(source: CorpusSource, line_is_document: bool = False) -> list[Dataset | IterableDataset]:
-    """One dataset of documents, column `text`, for each file, or one for the Hub dataset.
+def read_stage_data(stage: str, args: CMLMDataArguments) -> tuple[Parts, list[Dataset] | None]:
+    """Read what a stage trains on: documents or pairs, and for `cmlm_bitext` documents with the translations beside."""
+    if stage == "nli":
+        return read_labeled_pairs(args.nli_file, args.pair_columns, args.label_column), None
+    pairs = read_pairs("--bitext_file", args.bitext_file, args.pair_columns) if "bitext" in stage else None
+    if stage == "bitext":
+        return pairs, None
+    return read_documents(args.source(), args.line_is_document), pairs
 
-    Each row of a table is a document; in a txt file, documents are separated by empty lines, or with `line_is_document`
+
+def read_documents(source: CorpusSource, line_is_document: bool = False) -> Parts:
+    """Read one dataset with the column `text` for each file, or one for the Hub dataset.
+
+    Each row of a table is a document. In a txt file, documents are separated by empty lines, or with `line_is_document`
     each line is one.
-
-    Raises:
-        InputError: nothing to read, or nothing readable.
     """
     if source.dataset_name:
         return [load_corpus(source).rows]
-    return [_read_file(path, source, line_is_document) for path in expand_paths(source.train_file)]
-
-
-def _read_file(path: Path, source: CorpusSource, line_is_document: bool) -> Dataset | IterableDataset:
-    is_text = path.name.removesuffix(".gz").endswith(".txt")
-    if not is_text or line_is_document:
-        return load_corpus(replace(source, train_file=(str(path),))).rows
-    check_text_file(path)
-    with reading(str(path)):
-        documents = load_dataset(
-            "text",
-            data_files=glob.escape(str(path)),
-            encoding="utf-8-sig",
-            sample_by="paragraph",
-            split="train",
-            streaming=source.streaming,
-        )
-    if source.max_train_samples:
-        documents = documents.take(source.max_train_samples)
-    if not source.streaming and len(documents) == 1:
-        logger.warning(
-            "%s has no empty line, so it is one document; if each line is a document, pass --line_is_document",
-            path.name,
-        )
-    return documents
+    parts = []
+    for path in expand_paths(source.train_file):
+        if line_is_document or not path.name.removesuffix(".gz").endswith(".txt"):
+            parts.append(load_corpus(replace(source, train_file=(str(path),))).rows)
+            continue
+        check_text_file(path)
+        options = {"encoding": "utf-8-sig", "sample_by": "paragraph", "split": "train", "streaming": source.streaming}
+        with reading(str(path)):
+            documents = load_dataset("text", data_files=glob.escape(str(path)), **options)
+        if source.max_train_samples:
+            documents = documents.take(source.max_train_samples)
+        if not source.streaming and len(documents) == 1:
+            reason = f"{path.name} has no empty line, so it is one document"
+            logger.warning("%s; if each line is a document, pass --line_is_document", reason)
+        parts.append(documents)
+    return parts
 
 
 def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -> list[Dataset]:
-    """One dataset of `text` and `text_pair` for each file: without blank and repeated pairs.
+    """Read one dataset of `text` and `text_pair` for each file, without blank and repeated pairs.
 
     Args:
-        flag: which flag named the files, for messages.
-        columns: the two columns; by default the first two that hold text, `label` apart.
+        flag: the flag that named the files, for messages.
+        columns: names of the two columns. Default: the first two that contain text, `label` apart.
     """
     parts = []
-    for path in _paths(flag, names):
-        table = open_file(path, streaming=False)
-        first, second = columns or text_columns(path, table)
-        _check_columns(path, table, [first, second])
-        rows = clean(pick_columns(table, str(path), CorpusSource(pair_columns=(first, second)))).rows
+    for path, table in _open_tables(flag, names):
+        source = CorpusSource(pair_columns=_text_columns(path, table, columns))
+        rows = clean(pick_columns(table, str(path), source)).rows
         if not len(rows):
             raise InputError(f"{path}: no pair of texts in it")
         parts.append(rows)
     return parts
 
 
-def read_labelled_pairs(names: Sequence[str], columns: Sequence[str] | None, label: str = "label") -> list[Dataset]:
-    """One dataset of `text`, `text_pair` and `label` (0 entailment, 1 neutral, 2 contradiction) for each file.
+def read_labeled_pairs(names: Sequence[str], columns: Sequence[str] | None, label: str = "label") -> list[Dataset]:
+    """Read one dataset of `text`, `text_pair` and `label` (0 entailment, 1 neutral, 2 contradiction) for each file.
 
-    Rows without a gold label, "-" or -1, are left out.
-
-    Raises:
-        InputError: no column with labels, or a label that is not one of the three; names the row.
+    Rows without a gold label ("-" or -1) are left out. An unknown label is an InputError that names the row.
     """
-    parts = []
-    for path in _paths("--nli_file", names):
-        table = open_file(path, streaming=False)
-        first, second = columns or text_columns(path, table, label)
+    parts, known = [], {name: number for number, name in enumerate(NLI_LABELS)} | {"0": 0, "1": 1, "2": 2}
+    known |= dict.fromkeys(NO_GOLD_LABEL)
+    for path, table in _open_tables("--nli_file", names):
+        first, second = _text_columns(path, table, columns, label)
         if label not in table.column_names:
-            raise InputError(
-                f"{path} has no column '{label}'; it has {', '.join(table.column_names)}; choose with --label_column"
-            )
-        _check_columns(path, table, [first, second])
-        labels = [_label(value, path, row) for row, value in enumerate(_label_names(path, table, label), start=1)]
-        columns_of = {
-            "text": as_strings(table[first], str(path)),
-            "text_pair": as_strings(table[second], str(path)),
-            "label": labels,
-        }
-        rows = Dataset.from_dict(columns_of).filter(lambda row: row["label"] is not None)
+            found = ", ".join(table.column_names)
+            raise InputError(f"{path} has no column '{label}'; it has {found}; choose with --label_column")
+        feature = table.features[label]
+        if isinstance(feature, ClassLabel):  # by name, because the numbers of a dataset may have another order
+            given = [NO_GOLD_LABEL[0] if value == -1 else feature.int2str(value) for value in table[label]]
+        else:
+            given = as_strings(table[label], str(path))
+        for row, name in enumerate(given, start=1):
+            if name.strip().lower() not in known:
+                expected = f"{', '.join(NLI_LABELS)}, or 0, 1, 2 in that order"
+                raise InputError(f"{path}, row {row}: label '{name}'; expected {expected}")
+        texts = {"text": as_strings(table[first], str(path)), "text_pair": as_strings(table[second], str(path))}
+        rows = Dataset.from_dict(texts | {"label": [known[name.strip().lower()] for name in given]})
+        rows = rows.filter(lambda row: row["label"] is not None)
         if not len(rows):
-            raise InputError(f"{path}: no labelled pair in it")
-        logger.info(
-            "%s: %s labelled pairs, %s without a gold label left out", path.name, len(rows), len(table) - len(rows)
-        )
+            raise InputError(f"{path}: no labeled pair in it")
+        loaded, left_out = f"{len(rows):,}", f"{len(table) - len(rows):,}"
+        logger.info("Loaded %s labeled pairs from %s, without %s that have no gold label", loaded, path.name, left_out)
         parts.append(rows)
     return parts
 
 
-def text_columns(path: Path, table: Dataset, label: str = "label") -> tuple[str, str]:
-    """The first two columns of strings that are not the label.
-
-    Raises:
-        InputError: there are fewer.
-    """
-    named = [
-        name
-        for name, feature in table.features.items()
-        if isinstance(feature, Value) and feature.dtype in STRINGS and name != label
-    ]
-    if len(named) < 2:
-        raise InputError(f"{path}: two columns of text expected, found {', '.join(named) or 'none'}")
-    return named[0], named[1]
-
-
-def _paths(flag: str, names: Sequence[str]) -> list[Path]:
+def _open_tables(flag: str, names: Sequence[str]) -> Iterator[tuple[Path, Dataset]]:
     try:
-        return expand_paths(names)
+        paths = expand_paths(names)
     except InputError as error:
         raise InputError(f"{flag} {error}") from None
+    return ((path, open_file(path, streaming=False)) for path in paths)
 
 
-def _check_columns(path: Path, table: Dataset, columns: Sequence[str]) -> None:
-    for column in columns:
-        if column not in table.column_names:
-            raise InputError(
-                f"{path} has no column '{column}'; it has {', '.join(table.column_names)}; choose two with --pair_columns"
-            )
+def _text_columns(path: Path, table: Dataset, given: Sequence[str] | None, label: str = "label") -> tuple[str, str]:
+    """Return the names of the two given columns, or of the first two columns of strings that are not the label."""
+    if not given:
+        strings = Value("string"), Value("large_string")
+        given = [name for name, feature in table.features.items() if feature in strings and name != label][:2]
+        if len(given) < 2:
+            raise InputError(f"{path}: two columns of text expected, found {', '.join(given) or 'none'}")
+    if absent := [column for column in given if column not in table.column_names]:
+        found = ", ".join(table.column_names)
+        raise InputError(f"{path} has no column '{absent[0]}'; it has {found}; choose two with --pair_columns")
+    return tuple(given)
 
 
-def _label_names(path: Path, table: Dataset, column: str) -> list[str]:
-    """Labels as text; numbers with names are told by their names."""
-    feature = table.features[column]
-    if isinstance(feature, ClassLabel):
-        return [NO_GOLD_LABEL[0] if value == -1 else feature.int2str(value) for value in table[column]]
-    return as_strings(table[column], str(path))
+def split_sentences(document: str, language: str) -> list[str]:
+    """Split a text into sentences, line by line. Each keeps one leading space if white space precedes it on its line.
+
+    `language` is an ISO 639 code. For unknown codes sentencex uses rules that fit most scripts.
+    """
+    sentences = []
+    for line in document.splitlines():
+        space = ""
+        for piece in sentencex.segment(language, line):
+            if text := piece.strip():
+                sentences.append(space + text)
+                # Byte-level tokenizers such as RoBERTa's encode the space as part of the word.
+                space = " " if piece[-1].isspace() else ""
+    return sentences
 
 
-def _label(value: str, path: Path, row: int) -> int | None:
-    name = value.strip().lower()
-    if name in NO_GOLD_LABEL:
-        return None
-    if name in ("0", "1", "2"):
-        return int(name)
-    if name not in NLI_LABELS:
-        raise InputError(
-            f"{path}, row {row}: label '{value}'; expected {', '.join(NLI_LABELS)}, or 0, 1, 2 in that order"
-        )
-    return NLI_LABELS.index(name)
+def segment_pairs(sentences: list[Ids], max_tokens: int) -> list[tuple[Ids, Ids]]:
+    """Join the sentences of a document to segments of at most `max_tokens` tokens, and pair the segments two by two.
+
+    A longer sentence is split. Segments are filled greedily, but the last pair is split as evenly as its sentences allow. A
+    last sentence without a neighbor is dropped.
+
+        >>> segment_pairs([[1, 2], [3], [4, 5], [6]], max_tokens=3)
+        [([1, 2, 3], [4, 5, 6])]
+    """
+    pieces = [ids[start : start + max_tokens] for ids in sentences for start in range(0, len(ids), max_tokens)]
+    ends = [0, *accumulate(len(piece) for piece in pieces)]  # ends[i]: tokens before piece i
+
+    def first_beyond(start: int) -> int:
+        """Return the first piece that does not fit into a segment from `start` on."""
+        return bisect_right(ends, ends[start] + max_tokens) - 1
+
+    pairs, start = [], 0
+    while start < len(pieces) - 1:
+        middle = first_beyond(start)
+        end = first_beyond(middle)
+        if end == len(pieces):  # the last pair: greedy filling could leave its second segment tiny or empty
+            lengths = {cut: (ends[cut] - ends[start], ends[end] - ends[cut]) for cut in range(start + 1, end)}
+            middle = min((abs(a - b), cut) for cut, (a, b) in lengths.items() if max(a, b) <= max_tokens)[1]
+        pairs.append(tuple(list(chain.from_iterable(part)) for part in (pieces[start:middle], pieces[middle:end])))
+        start = end
+    return pairs
+
+
+def documents_to_pairs(
+    batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, language: str, max_tokens: int
+) -> dict[str, list[Ids]]:
+    """Map rows of `text` (documents) to rows of `first` and `second` (ids without special tokens).
+
+    No pair crosses a document boundary, because each document is segmented on its own.
+    """
+    pairs = []
+    for document in batch["text"]:
+        if sentences := split_sentences(document, language):
+            encoded = tokenizer(sentences, add_special_tokens=False, split_special_tokens=True, verbose=False)
+            pairs += segment_pairs(encoded["input_ids"], max_tokens)
+    return {"first": [first for first, _ in pairs], "second": [second for _, second in pairs]}
+
+
+def segment_documents(
+    documents: Parts,
+    tokenizer: PreTrainedTokenizerBase,
+    languages: Sequence[str],
+    max_tokens: int,
+    num_proc: int | None = None,
+) -> Parts:
+    """Return the pairs of neighboring segments, columns `first` and `second`, of each dataset of documents; cached on disk.
+
+    Args:
+        languages: one code for all datasets, or one for each.
+        max_tokens: tokens of a segment, special tokens excluded.
+    """
+    if len(languages) not in (1, len(documents)):
+        got = f"got {len(languages)}: {' '.join(languages)}"
+        raise InputError(f"--language: one for all files or one for each of {len(documents)}, {got}")
+    parts = []
+    for number, part in enumerate(documents):
+        options = {} if isinstance(part, IterableDataset) else {"num_proc": num_proc, "desc": "Pairs of segments"}
+        options |= {"batched": True, "remove_columns": part.column_names or ["text"]}
+        to_ids = {"tokenizer": tokenizer, "language": languages[number % len(languages)], "max_tokens": max_tokens}
+        pairs = map_rows(part, documents_to_pairs, fn_kwargs=to_ids, **options)
+        if isinstance(pairs, Dataset) and not len(pairs):
+            raise InputError(f"corpus file {number + 1} has no document of two sentences, so no pair to learn from")
+        parts.append(pairs)
+    return parts

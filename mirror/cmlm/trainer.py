@@ -4,61 +4,86 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
-from datasets import Dataset
-from datasets import IterableDataset as StreamedRows
+from datasets import Dataset, IterableDataset, interleave_datasets
 from pytorch_optimizer import Lamb
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, Sampler, SequentialSampler
-from transformers import set_seed
+from transformers import PreTrainedTokenizerBase, set_seed
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.cmlm.checkpoint import load_cmlm, load_weights, mean_projection, parts_of, save_cmlm
-from mirror.cmlm.config import CMLMConfig
-from mirror.cmlm.data import StageCollator
-from mirror.cmlm.losses import additive_margin_softmax
-from mirror.cmlm.model import IGNORED, CMLMModel
-from mirror.cmlm.stages import Parts, dataset_report, length_that_fits, sample_of, stage_dataset
-from mirror.common.distributed import gather_with_gradient, rank, world_size
+from mirror.cmlm.checkpoint import load_cmlm, load_mlm, load_parts, mean_projection, parts_of, save_cmlm
+from mirror.cmlm.data import (
+    BitextStream,
+    EpochShuffledDataset,
+    Masking,
+    PairTokenizer,
+    SegmentRowBuilder,
+    StageCollator,
+    StageDataset,
+    StreamedStageDataset,
+)
+from mirror.cmlm.model import IGNORED, CMLMModel, additive_margin_softmax
+from mirror.cmlm.options import DOCUMENT_STAGES, PAPER_LENGTH, CMLMOptions
+from mirror.cmlm.reading import Parts, segment_documents
+from mirror.common.distributed import gather_with_gradient, mean_over_processes, rank
 from mirror.common.errors import InputError
-from mirror.data.collators import MiniBatchCollator
-from mirror.data.endless_stream import EndlessStream
+from mirror.data.batches import MiniBatchCollator
 from mirror.data.files import reading
-from mirror.modeling.backbone import check_texts_are_known
+from mirror.data.views import EndlessStream, special_tokens_around
+from mirror.modeling.backbone import check_texts_are_known, position_limit
 from mirror.modeling.encoder import Encoder
+from mirror.training.config import BaseConfig
 from mirror.training.encoder_trainer import EncoderTrainer, name_of_rows
 from mirror.training.gradient_cache import backward_through_cache
-from mirror.training.run_record import collect_settings
+from mirror.training.record import collect_settings
+from mirror.training.run_setup import check_batch_fits
 
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass
+class CMLMConfig(CMLMOptions, BaseConfig):
+    """Settings of conditional masked language modeling (CMLM, sections 2 to 4).
+
+    The flags of `mirror.cmlm.options` have their help, defaults and checks there. All of transformers'
+    `TrainingArguments` can be set too.
+
+    >>> config = CMLMConfig(stage="cmlm", output_dir="out")
+    """
+
+    def __post_init__(self) -> None:
+        CMLMOptions.__post_init__(self)
+        BaseConfig.__post_init__(self)
+        self.train_sampling_strategy = "sequential"  # the dataset draws the order of an epoch from (seed, epoch)
+        if self.eval_strategy != "no":
+            raise InputError("--eval_strategy: CMLM has nothing to evaluate; score its checkpoints with run_eval.py")
+
+
 class CMLMTrainer(EncoderTrainer):
-    """Trains a sentence encoder by conditional masked language modelling, or by one of its later stages.
+    """Train a sentence encoder by conditional masked language modeling, or by one of its later stages.
 
     >>> trainer = CMLMTrainer(
     ...     model="bert-base-uncased", args=CMLMConfig(stage="cmlm", output_dir="out"), train_dataset=documents
     ... )
     >>> trainer.train()
-    >>> trainer.save_model()
+    >>> trainer.finish()  # out/ loads in transformers, sentence-transformers and `Encoder.from_pretrained`
 
     Args:
-        model: a Hub id or a folder: a masked LM, or what an earlier stage saved. Default: the small model of this package.
-        args: everything that can be set.
-        train_dataset: what the stage learns from. `cmlm`, `cmlm_bitext` and `quickthought`: documents, as a list of texts or
-            a dataset with the column `text`; `bitext`: a dataset of `text` and `text_pair`; `nli`: the same with `label` (0 entailment,
-            1 neutral, 2 contradiction). A list of datasets keeps languages apart.
+        model: Hub id or path of a masked LM, or of what an earlier stage saved. Default: the small model of this package.
+        args: the settings.
+        train_dataset: the data of the stage. `cmlm`, `cmlm_bitext` and `quickthought`: documents, as a list of texts or
+            a dataset with the column `text`; `bitext`: a dataset of `text` and `text_pair`; `nli`: the same with `label` (0
+            entailment, 1 neutral, 2 contradiction). A list of datasets keeps languages apart.
         bitext_dataset: translations (`text`, `text_pair`), for the stage `cmlm_bitext`.
-        data_settings: where the data comes from, kept in the checkpoint.
+        data_settings: where the data comes from, for the checkpoint.
         callbacks, optimizers: as in `Trainer`.
 
-    Raises:
-        InputError: a model or data that the stage cannot be trained with, before anything is.
+    A model or data that the stage cannot be trained with is an `InputError` before the first step.
     """
 
     method = "cmlm"
@@ -67,38 +92,46 @@ class CMLMTrainer(EncoderTrainer):
         self,
         model: str = str(EMBEDDED_MODEL),
         args: CMLMConfig | None = None,
-        train_dataset: Sequence[str] | Dataset | StreamedRows | Parts = (),
+        train_dataset: Sequence[str] | Dataset | IterableDataset | Parts = (),
         bitext_dataset: Dataset | Sequence[Dataset] | None = None,
         data_settings: dict | None = None,
         **kwargs,
     ):
-        args = args or CMLMConfig()
+        args, data_settings, name = args or CMLMConfig(), data_settings or {}, model
         set_seed(args.seed)
-        name = model
         model, tokenizer = load_cmlm(name, args.num_projections, args.skip_connection, args.pooling, args.from_scratch)
         args.max_seq_length = length_that_fits(model, args.max_seq_length, args.stage)
         parts = as_parts(train_dataset)
         if not parts:
             raise InputError(f"train_dataset: no rows for the stage {args.stage}")
-        with args.main_process_first(desc="pairs"), reading(name_of_rows(data_settings or {})):
+        with args.main_process_first(desc="pairs"), reading(name_of_rows(data_settings)):
             if not args.force:
                 check_texts_are_known([row["text"] for part in parts for row in part.take(100)], tokenizer)
             dataset = stage_dataset(tokenizer, args, parts, as_parts(bitext_dataset or ()))
-        report = dataset_report(dataset)
-        logger.info("rows: %s", ", ".join(f"{count:,} of {kind}" for kind, count in report.items()) or "streamed")
+        report = {} if isinstance(dataset, EndlessStream) else {dataset.kind: len(dataset.rows)}
+        report |= {"pairs": len(dataset.bitext.pairs)} if dataset.bitext else {}
+        rows = ", ".join(f"{count:,} of {kind}" for kind, count in report.items())
+        logger.info("Training rows: %s", rows or "streamed")
         collator = StageCollator(tokenizer)
-        freeze_idle_parts(model, args.stage)
+        for name_of_part, parameter in parts_of(model).items():  # DDP waits for the gradient of every weight
+            parameter.requires_grad_(args.stage == "nli" if name_of_part.startswith("nli.") else "cmlm" in args.stage)
+        lamb = None  # section 3; as LAMB's own paper prints it, the trust ratio scales the weight decay too
+        if args.optimizer == "lamb":
+            betas = (args.adam_beta1, args.adam_beta2)
+            lamb = Lamb, {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon, "weight_decouple": False}
+        settings = collect_settings(args, model_name_or_path=name, **data_settings)
+        settings.pop("train_sampling_strategy", None)  # always the same; without it, runs of earlier versions resume
         super().__init__(
             model=model,
             args=args,
             train_dataset=dataset,
             data_collator=MiniBatchCollator(collator, args.mini_batch_size) if args.mini_batch_size else collator,
             processing_class=tokenizer,
-            optimizer_cls_and_kwargs=_lamb(args),
+            optimizer_cls_and_kwargs=lamb,
             base_model=name,
-            settings=collect_settings(args, model_name_or_path=name, **(data_settings or {})),
+            settings=settings,
             corpus_report=report,
-            dataset_name=(data_settings or {}).get("dataset_name"),
+            dataset_name=data_settings.get("dataset_name"),
             **kwargs,
         )
         if self.is_fsdp_enabled:
@@ -108,90 +141,62 @@ class CMLMTrainer(EncoderTrainer):
         outputs = model(**inputs)
         losses = []
         if "cmlm" in inputs:
-            count = count_of_all(outputs["num_masked"])
-            losses.append(self.monitor("loss_cmlm", world_size() * outputs["token_loss"] / count))
+            # DDP averages over the processes, so the mean count gives every masked token the same weight on any of them.
+            count = mean_over_processes(outputs["num_masked"].float())
+            losses.append(self.monitor("loss_cmlm", outputs["token_loss"] / count))
         if "pairs" in inputs:
-            losses.append(self._pair_weight() * self.retrieve(*outputs["pair_vectors"].chunk(2)))
+            losses.append(self.retrieve(*outputs["pair_vectors"].chunk(2)))
         if "nli" in inputs:
-            losses.append(
-                self.monitor("loss_nli", F.cross_entropy(outputs["nli_logits"].float(), inputs["nli"]["labels"]))
-            )
+            loss = F.cross_entropy(outputs["nli_logits"].float(), inputs["nli"]["labels"])
+            losses.append(self.monitor("loss_nli", loss))
         loss = self.check_finite(sum(losses), "or a lower --learning_rate")
         return (loss, outputs) if return_outputs else loss
 
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        if "mini_batches" not in inputs:
-            return super().training_step(model, inputs, num_items_in_batch)
-        model.train()
-        pieces = self._prepare_inputs(inputs)["mini_batches"]
-        both = "cmlm" in pieces[0] and "pairs" in pieces[0]
-        loss = torch.zeros((), device=self.args.device)
-        # The pairs first: they use part of the weights that the masked LM uses, and processes exchange gradients last.
-        if "pairs" in pieces[0]:
-            loss = loss + self._cached_pair_step(model, [piece["pairs"] for piece in pieces], exchange=not both)
-        if "cmlm" in pieces[0]:
-            loss = loss + self._split_cmlm_step(model, [piece["cmlm"] for piece in pieces])
-        return self.check_finite(loss, "or a lower --learning_rate") / self.current_gradient_accumulation_steps
-
-    def _cached_pair_step(self, model: nn.Module, pieces: Sequence[dict[str, Tensor]], exchange: bool) -> Tensor:
-        """The gradient of the retrieval loss over all mini-batches as one batch; returns the loss, detached."""
-        loss, _, _ = backward_through_cache(
-            mini_batches=list(pieces),
-            embed=lambda texts: model(pairs=texts)["pair_vectors"],
-            contrast=lambda first, second: self._pair_weight() * self.retrieve(first, second),
-            backward=self._backward,
-            synchronised=lambda last: self._exchanging(model, last and exchange),
-        )
-        return loss
-
-    def _split_cmlm_step(self, model: nn.Module, pieces: Sequence[dict]) -> Tensor:
-        """The gradient of the CMLM loss, a mean over the masked tokens of all mini-batches; returns the loss, detached."""
-        count = count_of_all(torch.stack([(piece["labels"] != IGNORED).sum() for piece in pieces]).sum())
-        total = torch.zeros((), device=self.args.device)
-        for number, piece in enumerate(pieces, start=1):
-            with self._exchanging(model, number == len(pieces)):
-                loss = world_size() * model(cmlm=piece)["token_loss"] / count
-                self._backward(loss)
-            total += loss.detach()
-        return self.monitor("loss_cmlm", total)
-
-    def _backward(self, loss: Tensor) -> None:
-        self.accelerator.backward(loss / self.current_gradient_accumulation_steps)
-
-    def _exchanging(self, model: nn.Module, exchange: bool):
-        return nullcontext() if exchange else self.accelerator.no_sync(model)
-
-    def _pair_weight(self) -> float:
-        return self.args.bitext_weight if self.args.stage == "cmlm_bitext" else 1.0
-
     def retrieve(self, sources: Tensor, targets: Tensor) -> Tensor:
-        """The loss of this process's pairs, translations or neighbours, against the texts of all processes.
+        """Return the weighted loss of this process's pairs, translations or neighbors, against the texts of all processes.
 
         QuickThought compares by plain inner products (Logeswaran & Lee 2018).
         """
         args, plain = self.args, self.args.stage == "quickthought"
-        loss = additive_margin_softmax(
-            sources,
-            targets,
-            margin=0.0 if plain else args.margin,
-            scale=1.0 if plain else args.scale,
-            normalize=not plain and args.normalize_embeddings,
-            all_sources=gather_with_gradient(sources),
-            all_targets=gather_with_gradient(targets),
-            offset=rank() * len(sources),
-        )
-        return self.monitor("loss_quickthought" if plain else "loss_bitext", loss)
+        form = (0.0, 1.0, False) if plain else (args.margin, args.scale, args.normalize_embeddings)
+        everywhere = gather_with_gradient(sources), gather_with_gradient(targets)
+        loss = additive_margin_softmax(sources, targets, *form, *everywhere, offset=rank() * len(sources))
+        self.monitor("loss_quickthought" if plain else "loss_bitext", loss)
+        return (args.bitext_weight if args.stage == "cmlm_bitext" else 1.0) * loss
 
-    def _get_train_sampler(self, train_dataset=None) -> Sampler | None:
-        """In order: the dataset itself draws the order of an epoch."""
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        return None if isinstance(dataset, IterableDataset) else SequentialSampler(dataset)
+    def train_mini_batches(self, model: nn.Module, pieces: list[dict]) -> Tensor:
+        def backward(loss: Tensor) -> None:
+            self.accelerator.backward(loss / self.current_gradient_accumulation_steps)
+
+        def exchanging(exchange: bool) -> AbstractContextManager:
+            return nullcontext() if exchange else self.accelerator.no_sync(model)
+
+        loss = torch.zeros((), device=self.args.device)
+        # The pairs first: they use part of the weights that the masked LM uses, and processes exchange gradients last.
+        if "pairs" in pieces[0]:
+            pair_loss, _, _ = backward_through_cache(
+                mini_batches=[piece["pairs"] for piece in pieces],
+                embed=lambda texts: model(pairs=texts)["pair_vectors"],
+                contrast=self.retrieve,
+                backward=backward,
+                synchronised=lambda last: exchanging(last and "cmlm" not in pieces[0]),
+            )
+            loss = loss + pair_loss
+        if "cmlm" in pieces[0]:  # a mean over the masked tokens of all mini-batches needs no cache
+            masked = torch.stack([(piece["cmlm"]["labels"] != IGNORED).sum() for piece in pieces])
+            count, total = mean_over_processes(masked.sum().float()), torch.zeros_like(loss)
+            for piece in pieces:
+                with exchanging(piece is pieces[-1]):
+                    part = model(cmlm=piece["cmlm"])["token_loss"] / count
+                    backward(part)
+                total += part.detach()
+            loss = loss + self.monitor("loss_cmlm", total)
+        return self.check_finite(loss, "or a lower --learning_rate")
 
     def encoder(self, training: bool = True) -> Encoder:
-        """The encoder as it is now; leaves the model in eval mode, which the next step undoes.
+        """Return the current encoder. Switches the model to eval mode; the next training step switches back.
 
-        Args:
-            training: as in `MirrorTrainer.encoder`; here it makes no difference, for autocast wraps the whole CMLM model.
+        `training` has no effect here, because autocast wraps the whole CMLM model.
         """
         model = self._bare_model().eval()
         head = mean_projection(model.projection) if self.args.sentence_vector == "proj" else ()
@@ -203,53 +208,80 @@ class CMLMTrainer(EncoderTrainer):
         return [main] + ([dataset.bitext.pairs.rows] if dataset.bitext else [])
 
     def sample_texts(self) -> list[str]:
-        """A few texts to compare readers on."""
-        return sample_of(self.train_dataset, self.processing_class)
+        rows = [next(iter(row.values())) for row, _ in zip(self.train_dataset, range(8), strict=False)]
+        return [self.processing_class.decode(row["first_ids"], skip_special_tokens=True) for row in rows]
 
     def _bare_model(self) -> CMLMModel:
         return self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
 
-    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
-        if self.args.should_save:
-            save_cmlm(
-                folder=output_dir or self.args.output_dir,
-                model=self._bare_model(),
-                tokenizer=self.processing_class,
-                max_seq_length=self.args.max_seq_length,
-                sentence_vector=self.args.sentence_vector,
-                settings=self.settings,
-            )
+    def save_encoder(self, folder: str, state_dict: dict[str, Tensor] | None) -> None:
+        length, vector = self.args.max_seq_length, self.args.sentence_vector
+        save_cmlm(folder, self._bare_model(), self.processing_class, length, vector, self.settings)
 
+    # Overrides a private method: `Trainer` would look for the weights of the whole CMLM model in the file of the encoder.
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        load_weights(self._bare_model() if model is None else model, resume_from_checkpoint)
+        model = self._bare_model() if model is None else model
+        model.mlm.load_state_dict(load_mlm(resume_from_checkpoint)[0].state_dict())
+        load_parts(model, resume_from_checkpoint)
 
 
-def as_parts(rows: Sequence[str] | Dataset | StreamedRows | Sequence[Dataset]) -> Parts:
-    """A list of datasets, whatever was given."""
-    if isinstance(rows, (Dataset, StreamedRows)):
+def as_parts(rows: Sequence[str] | Dataset | IterableDataset | Sequence[Dataset]) -> Parts:
+    """Return a list of datasets, of a list of texts, a dataset, or a list of datasets."""
+    if isinstance(rows, (Dataset, IterableDataset)):
         return [rows]
     rows = list(rows)
     return [Dataset.from_dict({"text": rows})] if rows and isinstance(rows[0], str) else rows
 
 
-def freeze_idle_parts(model: CMLMModel, stage: str) -> None:
-    """Only what a stage uses gets a gradient: DDP waits for the gradient of every other weight."""
-    for name, parameter in parts_of(model).items():
-        of_classifier = name.startswith("nli.")
-        parameter.requires_grad_(of_classifier if stage == "nli" else "cmlm" in stage and not of_classifier)
+def stage_dataset(
+    tokenizer: PreTrainedTokenizerBase, config: CMLMConfig, parts: Parts, bitext: Sequence[Dataset] | None = None
+) -> StageDataset | StreamedStageDataset:
+    """Return the rows that the stage of `config` trains on.
+
+    Args:
+        parts: documents (`text`), translations (`text`, `text_pair`) or labeled pairs (and `label`), whichever the stage
+            needs; one dataset per file or language.
+        bitext: the translations of the stage `cmlm_bitext`.
+    """
+    batch_size = config.train_batch_size * config.world_size
+    to_row, stream = PairTokenizer(tokenizer, config.max_seq_length), None
+    kind = "nli" if config.stage == "nli" else "pairs"
+    if config.stage == "cmlm_bitext":
+        if not bitext:
+            raise InputError("--stage cmlm_bitext learns from translations too; give bitext_dataset or --bitext_file")
+        stream = BitextStream(EpochShuffledDataset(bitext, config.language_smoothing, config.seed), to_row, batch_size)
+    if config.stage in DOCUMENT_STAGES:
+        before, after = special_tokens = special_tokens_around(tokenizer)
+        if config.stage == "quickthought":
+            to_row = SegmentRowBuilder(None, 0.0, special_tokens)
+        else:
+            kind, masking = "cmlm", Masking.of(tokenizer, config.mlm_probability)
+            to_row = SegmentRowBuilder(masking, config.swap_probability, special_tokens)
+        max_tokens = config.max_seq_length - len(before) - len(after)
+        parts = segment_documents(parts, tokenizer, config.language, max_tokens, config.preprocessing_num_workers)
+    if isinstance(parts[0], IterableDataset):
+        # Every row once in a pass, also of files that are longer than others.
+        once = "all_exhausted_without_replacement"
+        segments = interleave_datasets(parts, stopping_strategy=once) if len(parts) > 1 else parts[0]
+        check_batch_fits(segments, config)
+        return StreamedStageDataset(kind, segments, to_row, config.seed, batch_size, stream)
+    rows = EpochShuffledDataset(parts, config.language_smoothing, config.seed)
+    check_batch_fits(rows.rows, config)
+    return StageDataset(kind, rows, to_row, batch_size, stream)
 
 
-def count_of_all(count: Tensor) -> Tensor:
-    """Sum of a number over all processes, so that every masked token weighs the same wherever it is."""
-    total = count.clone().float()
-    if world_size() > 1:
-        dist.all_reduce(total)
-    return total
-
-
-def _lamb(args: CMLMConfig) -> tuple[type, dict] | None:
-    """LAMB as its paper prints it: the decay is inside the update that the trust ratio scales."""
-    if args.optimizer != "lamb":
-        return None
-    betas = (args.adam_beta1, args.adam_beta2)
-    return Lamb, {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon, "weight_decouple": False}
+def length_that_fits(model: CMLMModel, max_seq_length: int | None, stage: str) -> int:
+    """Return the length of segments: the given one, or the paper's if the prefix leaves that many positions."""
+    prefix, limit = model.config.num_projections if "cmlm" in stage else 0, position_limit(model.encoder)
+    room = limit - prefix
+    if max_seq_length is None:
+        if room < PAPER_LENGTH:
+            message = "Using --max_seq_length %d: the model has %d positions, %d of them before the text"
+            logger.info(message, room, limit, prefix)
+        return min(PAPER_LENGTH, room)
+    if max_seq_length > room:
+        raise InputError(
+            f"--max_seq_length {max_seq_length} and {prefix} projected vectors before it need "
+            f"{max_seq_length + prefix} positions; the model has {limit}, so give at most {room}"
+        )
+    return max_seq_length

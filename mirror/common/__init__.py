@@ -1,2 +1,2 @@
-"""Errors, files, logging, command lines, several processes, nearest neighbours: what every room uses.
+"""Provide errors, files, logging, command lines, processes, vectors and trust. Every other package uses them.
 Must not know: texts, models, training or tasks."""

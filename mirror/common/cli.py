@@ -1,32 +1,36 @@
-"""Argument parsing and checks of values, with one-line errors. Imports nothing heavy, so --help and mistyped flags answer at once."""
+"""The command line of every script: argument parsers, shared flags, and the logging setup.
+
+Imports nothing heavy, so that --help and mistyped flags answer immediately.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import logging
+import os
+import re
 from typing import NoReturn
 
-from mirror.common.errors import InputError, did_you_mean
+from mirror.common.errors import InputError
 
 
 TRUST = {
     "allow_pickle": "Also read weights that exist only as a pickle (.bin). Command line only, never in a recipe.",
     "trust_remote_code": "Run the Python code that comes with a model. Command line only, never in a recipe.",
 }
-
-
-METAVARS = {"int": "N", "float": "X", "str": "TEXT", "string_to_bool": "true|false"}  # of types of flags
+METAVARS = {"int": "N", "float": "X", "str": "TEXT", "string_to_bool": "true|false"}  # by the type of a flag
+HUB_CLIENT = "huggingface_hub"
 
 
 class OneLineErrors:
-    """Mixin for argument parsers: a mistake is one line instead of a screen of usage."""
+    """Mixin for argument parsers that reports a mistake in one line instead of a screen of usage."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help lists the flags")
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Each flag in one spelling, with its default wherever the text does not say it."""
+    """Show each flag in one spelling, and its default unless its help text contains it."""
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings or action.nargs == 0:
@@ -35,12 +39,12 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
         return f"{action.option_strings[0]} {value}"
 
     def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
-        """`N` for a number, as our other parsers have it, instead of the name of the flag again."""
+        # `N` for a number. HfArgumentParser would repeat the name of the flag.
         return METAVARS.get(getattr(action.type, "__name__", ""), action.dest.upper())
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
-        is_told = "default" in (action.help or "").lower() or action.default == argparse.SUPPRESS
-        if is_told or action.required or action.nargs == 0 or not action.option_strings:
+        has_default = "default" in (action.help or "").lower() or action.default == argparse.SUPPRESS
+        if has_default or action.required or action.nargs == 0 or not action.option_strings:
             return action.help
         values = (action.default if isinstance(action.default, list) else [action.default]) or [None]
         shown = " ".join(str(value).lower() if value in (None, True, False) else str(value) for value in values)
@@ -48,36 +52,31 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(OneLineErrors, argparse.ArgumentParser):
-    """The parser of scripts and tools that do not train."""
+    """Argument parser of scripts and tools that do not train."""
 
     def __init__(self, description: str | None):
         super().__init__(description=description, formatter_class=HelpFormatter, allow_abbrev=False)
 
 
 def add_trust(parser: argparse._ActionsContainer) -> None:
-    """Add the flags of `mirror.common.loading_policy`."""
+    """Add the flags of `mirror.common.trust`."""
     for flag, meaning in TRUST.items():
         parser.add_argument(f"--{flag}", action="store_true", help=meaning)
 
 
 def add_prompt(parser: argparse._ActionsContainer) -> None:
-    """Add the flags of a text before every text (`mirror.modeling.checkpoint_settings.choose_prompt`)."""
+    """Add the flags of the text before every text (`mirror.modeling.read_checkpoint.choose_prompt`)."""
     names = parser.add_mutually_exclusive_group()
-    names.add_argument(
-        "--prompt", metavar="TEXT", help="put this before every text; '' for none (default: the checkpoint's)"
-    )
-    names.add_argument(
-        "--prompt_name",
-        metavar="NAME",
-        help="the prompt of this name in the checkpoint, such as query (default: the checkpoint's)",
-    )
+    meaning = "put this before every text; '' for none (default: the checkpoint's)"
+    names.add_argument("--prompt", metavar="TEXT", help=meaning)
+    meaning = "the prompt of this name in the checkpoint, such as query (default: the checkpoint's)"
+    names.add_argument("--prompt_name", metavar="NAME", help=meaning)
 
 
 def add_timeout(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument(
-        "--ddp_timeout", type=positive, default=1800, metavar="S",
-        help="seconds that one process of accelerate launch waits for another (default: 1800)",
-    )  # fmt: skip
+    """Add `--ddp_timeout` of scripts without a Trainer."""
+    meaning = "seconds that one process of accelerate launch waits for another (default: 1800)"
+    parser.add_argument("--ddp_timeout", type=positive, default=1800, metavar="S", help=meaning)
 
 
 def positive(text: str) -> int:
@@ -88,21 +87,49 @@ def positive(text: str) -> int:
     return number
 
 
-def one_of(flag: str, value: str, known: Iterable[str]) -> None:
-    """Refuse a value that is not `known`, suggesting the most similar.
+def configure_logging(level: int = logging.INFO) -> None:
+    """Log plain lines to stderr. Of chatty libraries and a machine's other processes, log only warnings."""
+    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
+    logging.basicConfig(format="%(message)s", level=level if is_first else max(level, logging.WARNING))
+    for name in ("httpx", "httpx2", "absl", "fontTools"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # The client of the Hub has its own handler: each line would appear twice.
+    logging.getLogger(HUB_CLIENT).propagate = False
+    log_each_retry_once()
+    # It warns about the older spelling of the pooling, which our checkpoints contain on purpose (save_checkpoint.py).
+    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
-    Raises:
-        InputError
-    """
-    if value not in known:
-        raise InputError(f"{flag} '{value}' is unknown; one of {', '.join(known)}{did_you_mean(value, known)}")
+
+class OneLinePerRetry(logging.Filter):
+    """Join the two lines that the client of the Hub logs for a retry. The first one contains the signed URL."""
+
+    reason = ""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        message = without_signatures(record.getMessage())
+        reason, is_reason, _ = message.partition(" thrown while requesting ")
+        if is_reason:
+            self.reason = reason.strip("'.")
+            return False
+        record.msg, record.args = (f"the Hub: {self.reason}. {message}" if "[Retry " in message else message), ()
+        return True
 
 
-def probability(flag: str, value: float, hint: str) -> None:
-    """Refuse a value outside [0, 1).
+_one_line_per_retry = OneLinePerRetry()
 
-    Raises:
-        InputError
-    """
-    if not 0 <= value < 1:
-        raise InputError(f"{flag} is a probability in [0, 1), got {value}; {hint}")
+
+def log_each_retry_once() -> None:
+    """Log one line, without the URL, for each retry of the client of the Hub."""
+    logging.getLogger(f"{HUB_CLIENT}.utils._http").addFilter(_one_line_per_retry)
+
+
+def without_signatures(text: str) -> str:
+    """Return `text` with every URL cut at its query, which can be a signature that gives access."""
+    return re.sub(r"(https?://[^\s?]+)\?\S+", r"\1", text)
+
+
+def hide_dataset_progress() -> None:
+    """Turn off the progress bars of `datasets`."""
+    from datasets import disable_progress_bars  # this import takes a second; tools without data do not need it
+
+    disable_progress_bars()

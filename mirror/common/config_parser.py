@@ -1,7 +1,7 @@
 """The command line of every script that trains: flags from dataclasses, and recipes in YAML (`--config`).
 
-transformers' `TrainingArguments` takes seconds to import, because it imports torch. So a command line is read twice: first by
-`check_flags`, for which our own dataclasses and the names of the library's flags are enough, then in full by `parse_flags`.
+Importing transformers' `TrainingArguments` takes seconds, because it imports torch. So a command line is parsed twice: first by
+`check_flags`, which needs only our own dataclasses and the names of the library's flags, then completely by `parse_flags`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 from transformers import HfArgumentParser
 
-from mirror.common import loading_policy
+from mirror.common import trust
 from mirror.common.cli import TRUST, HelpFormatter, OneLineErrors, Parser, add_trust
 from mirror.common.errors import InputError, did_you_mean, library_errors, reason
 
@@ -29,7 +29,7 @@ Every flag of transformers' TrainingArguments works too, for example --seed, --m
 
 
 class FlagParser(OneLineErrors, HfArgumentParser):
-    """Flags from dataclasses; `_argument_group_name` of a dataclass is its heading in the help."""
+    """Argument parser with flags from dataclasses. `_argument_group_name` of a dataclass is its heading in the help."""
 
     def __init__(self, dataclass_types: tuple[type, ...], description: str | None = None, **settings):
         settings = {"usage": "%(prog)s [--flag value ...]", "formatter_class": HelpFormatter} | settings
@@ -37,32 +37,33 @@ class FlagParser(OneLineErrors, HfArgumentParser):
         for action in self._actions:
             if action.dest in ("bf16", "fp16"):  # three values: a bare flag means true, no flag means automatic
                 action.nargs, action.const = "?", True
-            if isinstance(action, argparse._StoreFalseAction):  # --no_x beside --x, which can be false too
+            if isinstance(action, argparse._StoreFalseAction):  # --no_x is redundant: --x false does the same
                 action.help = argparse.SUPPRESS
 
 
 def check_flags(
     dataclass_types: tuple[type, ...], argv: list[str] | None = None, description: str | None = None
 ) -> tuple:
-    """Instances of dataclasses that need no torch, from a command line with flags of `TrainingArguments` too.
+    """Return instances of torch-free dataclasses from a command line that may contain flags of `TrainingArguments` too.
 
-    Answers --help and --help_all. Of the library's flags only the names are checked.
-
-    Args:
-        dataclass_types: one that inherits from several is shown in the help as a group for each of them.
-
-    Raises:
-        InputError: an unknown flag or key in the recipe, or a value of our own flags that is not taken.
+    Answers --help and --help_all, where a class that inherits from several is one group for each. Checks only the names
+    of the library's flags. Raises an `InputError` like `parse_flags`.
     """
-    groups = [group for item in dataclass_types for group in _dataclass_bases(item) or [item]]
+    groups = []
+    for item in dataclass_types:
+        bases = [base for base in item.__bases__ if is_dataclass(base)] if len(item.__bases__) > 1 else []
+        groups += bases or [item]
     parser = FlagParser(tuple(groups), description, epilog=LIBRARY_HELP)
-    add_trust(parser.add_argument_group("Models of others"))
-    parser.add_argument(
-        "--help_all", action=HelpAll, nargs=0, help="show the flags of TrainingArguments too, and exit"
-    )
+    add_trust(parser.add_argument_group("Untrusted models"))
+    meaning = "show the flags of TrainingArguments too, and exit"
+    parser.add_argument("--help_all", action=HelpAll, nargs=0, help=meaning)
     known = {action.dest for action in parser._actions}
-    for name in library_flags():
-        if name not in known:
+    # Read from the source, because the import takes seconds.
+    source = Path(find_spec("transformers.training_args").origin).read_text(encoding="utf-8")
+    classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    declared = [node.target.id for node in classes["TrainingArguments"].body if isinstance(node, ast.AnnAssign)]
+    for name in declared:
+        if name not in known and not name.startswith("_"):
             spellings = [f"--{start}{name}" for start in ("", "no_")]
             spellings += [spelling.replace("_", "-") for spelling in spellings if "_" in spelling]
             parser.add_argument(*spellings, dest=name, nargs="*", help=argparse.SUPPRESS)
@@ -72,12 +73,10 @@ def check_flags(
 def parse_flags(
     dataclass_types: tuple[type, ...], argv: list[str] | None = None, description: str | None = None
 ) -> tuple:
-    """Instances of `dataclass_types`: a flag beats the recipe (`--config`).
+    """Return instances of `dataclass_types`. A flag overrides the recipe (`--config`).
 
-    Every script also has the flags of `mirror.common.cli.TRUST`, which no recipe can set.
-
-    Raises:
-        InputError: an unknown flag or key in the recipe, or a value that no flag takes.
+    Adds the flags of `mirror.common.cli.TRUST`, which a recipe cannot set, and grants what they allow. Raises an
+    `InputError` for an unknown flag or key of the recipe, or an invalid value.
     """
     parser = FlagParser(dataclass_types, description)
     add_trust(parser)
@@ -86,22 +85,14 @@ def parse_flags(
         parsed = _instances(dataclass_types, values)
     except InputError:
         raise
-    except Exception as error:  # TrainingArguments refuses a combination, in many ways
+    except Exception as error:  # TrainingArguments rejects combinations with many kinds of exceptions
         raise InputError(reason(error)) from error
-    loading_policy.grant(**{name: getattr(values, name) for name in TRUST})
+    trust.grant(**{name: getattr(values, name) for name in TRUST})
     return parsed
 
 
-def library_flags() -> list[str]:
-    """Names of the flags of transformers' `TrainingArguments`, read off its source: to import it takes seconds."""
-    source = Path(find_spec("transformers.training_args").origin).read_text(encoding="utf-8")
-    classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
-    declared = [node.target.id for node in classes["TrainingArguments"].body if isinstance(node, ast.AnnAssign)]
-    return [name for name in declared if not name.startswith("_")]
-
-
 class HelpAll(argparse.Action):
-    """Print the help of a parser, then that of the flags of `TrainingArguments` that it does not explain itself."""
+    """Print the help of a parser, then the help of the other flags of `TrainingArguments`."""
 
     def __call__(self, parser, namespace, values, option_string=None):
         from transformers import TrainingArguments
@@ -119,38 +110,8 @@ class HelpAll(argparse.Action):
         parser.exit()
 
 
-def _dataclass_bases(item: type) -> list[type]:
-    return [base for base in item.__bases__ if is_dataclass(base)] if len(item.__bases__) > 1 else []
-
-
-def _instances(dataclass_types: tuple[type, ...], values: argparse.Namespace) -> tuple:
-    return tuple(
-        item(**{field.name: getattr(values, field.name) for field in fields(item) if field.init})
-        for item in dataclass_types
-    )
-
-
-def _parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
-    """
-    Raises:
-        InputError: an unknown flag, a value that its flag does not take, or a wrong recipe.
-    """
-    argv = sys.argv[1:] if argv is None else argv
-    recipe_path = _recipe_path(argv)
-    parser.set_defaults(**read_recipe(recipe_path, parser) if recipe_path else {})
-    values, unknown = parser.parse_known_args(argv)
-    if unknown:
-        flags = [action.option_strings[0] for action in parser._actions]
-        raise InputError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
-    return values
-
-
 def load_recipe(path: str) -> dict:
-    """The content of a recipe, as YAML gives it.
-
-    Raises:
-        InputError: no such file, or not a mapping.
-    """
+    """Return the content of a recipe as YAML reads it. Raise an `InputError` if there is none, or no mapping in it."""
     with library_errors(f"--config {path}"):
         content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     if not isinstance(content, dict):
@@ -159,11 +120,7 @@ def load_recipe(path: str) -> dict:
 
 
 def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
-    """A flat YAML file of flags, values converted as the command line would.
-
-    Raises:
-        InputError: no such file, not a mapping, or a key that is not a flag (suggests the most similar).
-    """
+    """Return the values of a recipe as the command line would parse them. Raise an `InputError` for an unknown key."""
     content = load_recipe(path)
     # Reversed, because of --x and --no_x the first one takes a value.
     actions = {item.dest: item for item in reversed(parser._actions) if item.dest not in ("help", "help_all")}
@@ -175,23 +132,35 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
     return {key: _convert(actions[key], value, path) for key, value in content.items()}
 
 
-def _recipe_path(argv: list[str]) -> str | None:
-    """What `--config` says, before the command line is parsed in full: a recipe sets the defaults of that."""
+def _instances(dataclass_types: tuple[type, ...], values: argparse.Namespace) -> tuple:
+    names = {item: [field.name for field in fields(item) if field.init] for item in dataclass_types}
+    return tuple(item(**{name: getattr(values, name) for name in own}) for item, own in names.items())
+
+
+def _parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.Namespace:
+    argv = sys.argv[1:] if argv is None else argv
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--config")
-    return early.parse_known_args(argv)[0].config
+    # The recipe has to be known before the command line is parsed, because it sets the defaults.
+    recipe_path = early.parse_known_args(argv)[0].config
+    parser.set_defaults(**read_recipe(recipe_path, parser) if recipe_path else {})
+    values, unknown = parser.parse_known_args(argv)
+    if unknown:
+        flags = [action.option_strings[0] for action in parser._actions]
+        raise InputError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
+    return values
 
 
 def _convert(action: argparse.Action, value, path: str):
-    """The value as the command line would read it, so that 1e-5 is a number and one name is a list of one."""
+    """Return a value of a recipe as the command line would parse it, so that 1e-5 is a number and one name a list."""
     if value is None:
         return action.default
-    if isinstance(value, dict) and "dict" in str(action.type):  # which a command line cannot give
+    if isinstance(value, dict) and "dict" in str(action.type):  # a mapping has no form on a command line
         return value
     values = value if isinstance(value, list) else [value]
     words = [json.dumps(item) if isinstance(item, dict | list) else str(item) for item in values]
     flag, one_flag, only = action.option_strings[0], Parser(None), copy(action)
-    only.option_strings = [flag]  # without its other spellings, which messages would list
+    only.option_strings = [flag]  # error messages would list the other spellings too
     one_flag._add_action(only)
     try:
         parsed, rest = one_flag.parse_known_args([f"{flag}={words[0]}"] if len(words) == 1 else [flag, *words])

@@ -1,4 +1,4 @@
-"""Distributed helpers: joining processes, gathering embeddings with the exact gradient, shutting down."""
+"""Distributed helpers: join processes, gather embeddings with the exact gradient, shut down."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from torch import Tensor
 
 
 def join_processes(timeout: float) -> PartialState:
-    """Join the processes of accelerate launch or torchrun, for a script without a Trainer; on GPUs if there are any.
-
-    Args:
-        timeout: seconds to wait for a process that does not answer.
-    """
+    """Join the processes of accelerate launch or torchrun, for a script without a Trainer. `timeout` is in seconds."""
     return PartialState(cpu=not torch.accelerator.is_available(), timeout=timedelta(seconds=timeout))
 
 
+def world_size() -> int:
+    """Return the number of processes."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """Return the number of this process, from 0."""
+    return dist.get_rank() if world_size() > 1 else 0
+
+
 class _GatherWithGradient(torch.autograd.Function):
-    """all_gather whose backward sums the gradients of all processes with respect to this process's rows.
-
-    `torch.distributed.nn.functional.all_gather` does the same, but is deprecated from torch 2.13 on.
-    """
-
+    # `torch.distributed.nn.functional.all_gather` does the same, but is deprecated since torch 2.13.
     @staticmethod
     def forward(ctx, rows: Tensor) -> Tensor:
         gathered = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
@@ -42,16 +44,16 @@ class _GatherWithGradient(torch.autograd.Function):
 
 
 def gather_with_gradient(rows: Tensor) -> Tensor:
-    """Rows of all processes in rank order: (B, D) on each gives (W B, D) on each; itself where there is one process.
+    """Return the rows of all processes in rank order: (B, D) on each process becomes (W B, D) on each.
 
-    With local anchors against these candidates, the mean that DDP takes over the processes is the gradient of one
-    process with the joint batch. Gathered without gradient it would point elsewhere.
+    With local anchors against these candidates, the mean that DDP takes over the processes is the gradient of one process with
+    the joint batch. Gathering without gradient would give a gradient of another direction.
     """
     return _GatherWithGradient.apply(rows) if world_size() > 1 else rows
 
 
 def mean_over_processes(tensor: Tensor) -> Tensor:
-    """The mean of a tensor that every process has one of; itself where there is one process."""
+    """Return the mean of a tensor over the processes."""
     if world_size() == 1:
         return tensor
     total = tensor.clone()
@@ -60,24 +62,21 @@ def mean_over_processes(tensor: Tensor) -> Tensor:
 
 
 def describe_peer_failure(error: RuntimeError) -> str | None:
-    """One line about the process whose failure made a collective fail here; None for an error of another kind.
-
-    gloo raises a plain RuntimeError that begins with a path of its sources. On GPUs, NCCL's watchdog may end the process
-    first.
-    """
+    """Return one line about the process whose failure made a collective fail here, or None for any other error."""
     message = str(error)
+    # gloo raises a plain RuntimeError that begins with a path of its sources. On GPUs, NCCL's watchdog may end the process first.
     if not dist.is_initialized() or not (isinstance(error, dist.DistError) or "gloo" in message):
         return None
     timed_out = any(words in message for words in ("imed out", "imeout"))
     what = "has not answered for --ddp_timeout seconds" if timed_out else "has ended"
     return (
         f"process {dist.get_rank()} stops because another process of the run {what}; earlier checkpoints are complete: "
-        "fix the cause, then start the run again, a training with --resume_from_checkpoint true"
+        "fix the cause, then start the run again, with --resume_from_checkpoint true if it trains"
     )
 
 
 def shutdown(accelerator: Accelerator) -> None:
-    """End a training run on all its processes; call nothing afterwards."""
+    """End a training run on all its processes. Call nothing afterwards."""
     accelerator.wait_for_everyone()
     if _on_gloo():
         for tracker in accelerator.trackers:
@@ -87,13 +86,10 @@ def shutdown(accelerator: Accelerator) -> None:
 
 
 def exit_process(status: int) -> NoReturn:
-    """End this process with an exit status.
-
-    With gloo without the interpreter's shutdown, which joins gloo's threads while it holds the lock that they may wait
-    for: then the process never ends.
-    """
+    """End this process with an exit status."""
     if not _on_gloo():
         sys.exit(status)
+    # The interpreter's shutdown joins gloo's threads while it holds the lock that they may be waiting for: a deadlock.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
@@ -101,11 +97,3 @@ def exit_process(status: int) -> NoReturn:
 
 def _on_gloo() -> bool:
     return world_size() > 1 and dist.get_backend() == "gloo"
-
-
-def world_size() -> int:
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def rank() -> int:
-    return dist.get_rank() if world_size() > 1 else 0

@@ -1,4 +1,4 @@
-"""The one exception that scripts turn into one line on stderr and exit status 2."""
+"""The exception that scripts turn into one line on stderr and exit status 2."""
 
 from __future__ import annotations
 
@@ -15,35 +15,30 @@ from typing import NoReturn
 
 
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # full, over quota, too large, read-only
-TRACEBACK = "MIRROR_TRACEBACK"  # environment variable: show the traceback above the line
-PLAIN = (OSError, ValueError, RuntimeError, ImportError)  # their messages are sentences; that of a KeyError is a name
-CLOSED_PIPE = 141  # 128 + SIGPIPE: the exit status by which a shell knows a program whose output nobody reads
 
 
 class InputError(ValueError):
-    """Something that the user can fix: the message names the file, row or flag, and the fix, in one line."""
+    """An error that the user can fix. The message names the file, row or flag, and the fix, in one line."""
 
 
 def one_line(error: object, limit: int = 300) -> str:
-    """The message of a library's error without line breaks, cut at `limit` characters; its type where there is none."""
+    """Return an error's message without line breaks, cut at `limit` characters, or its type if it has no message."""
     return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
 def reason(error: BaseException) -> str:
-    """The message of a library's error in one line, after its type where the message alone says little."""
-    message = one_line(error)
-    name = type(error).__name__
-    return message if isinstance(error, PLAIN) or message == name else f"{name}: {message}"
+    """Return an error's message in one line, after its type if the message alone says little."""
+    message, name = one_line(error), type(error).__name__
+    # The messages of these are sentences. The message of a KeyError is only a name.
+    is_sentence = isinstance(error, (OSError, ValueError, RuntimeError, ImportError))
+    return message if is_sentence or message == name else f"{name}: {message}"
 
 
 @contextmanager
 def library_errors(what: str, let_through: tuple[type[Exception], ...] = ()) -> Iterator[None]:
-    """Context in which any error of a library becomes an `InputError`: what failed, and the library's reason.
+    """Turn any error of a library, except `let_through`, into an `InputError`: what failed, and the library's reason.
 
-    A full disk, and a collective that fails because another process did, stay what they are for `run_main`.
-
-    Args:
-        let_through: kinds of errors that are none of this.
+    A full disk, and a collective that fails because another process did, pass unchanged: `run_main` explains them.
     """
     try:
         yield
@@ -56,16 +51,16 @@ def library_errors(what: str, let_through: tuple[type[Exception], ...] = ()) -> 
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the most similar known name, or an empty string."""
+    """Return `"; did you mean 'x'?"` for the most similar known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean '{close[0]}'?" if close else ""
 
 
 def run_main(main: Callable[[], None]) -> None:
-    """Run a script's `main` and turn what the user can fix into one line on stderr.
+    """Run a script's `main` and turn errors that the user can fix into one line on stderr.
 
-    Exit status 2 for an `InputError`, or a disk that is full or fails, 1 where another process of a distributed run failed, 130 after Ctrl-C,
-    and 141 without a line where the reader of stdout, such as `head`, has closed it.
+    Exit with 2 after an `InputError` or a disk that is full or fails, with 1 if another process of a distributed run failed, with
+    130 after Ctrl-C, and silently with 141 if the reader of stdout, such as `head`, has closed it.
     """
     try:
         try:
@@ -73,15 +68,18 @@ def run_main(main: Callable[[], None]) -> None:
         finally:
             sys.stdout.flush()
     except InputError as error:
-        _exit_with(_last_line(error), 2)
+        # An error in a worker of torch's DataLoader arrives as a traceback whose last line is the message.
+        _exit_with(str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.InputError: "), 2)
     except KeyboardInterrupt:
         _exit_with("stopped by Ctrl-C", 128 + signal.SIGINT)
     except BrokenPipeError:
-        if not _stdout_is_closed():
+        output = select.poll()
+        output.register(sys.stdout.fileno(), 0)  # errors are always reported
+        if not output.poll(0):
             raise
-        # Otherwise the flush at the interpreter's exit fails too.
+        # Without this, the flush at the interpreter's exit fails again and prints a warning.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(CLOSED_PIPE)
+        sys.exit(128 + signal.SIGPIPE)  # the exit status that shells expect when nobody reads the output
     except OSError as error:
         if error.errno not in (*DISK_ERRORS, errno.EIO):
             raise
@@ -94,27 +92,16 @@ def run_main(main: Callable[[], None]) -> None:
 
 
 def _peer_failure(error: RuntimeError) -> str | None:
-    from mirror.common.distributed import describe_peer_failure
+    from mirror.common.distributed import describe_peer_failure  # imports torch
 
     return describe_peer_failure(error)
 
 
-def _last_line(error: InputError) -> str:
-    """The message; of an error in a worker of torch's DataLoader, which comes as a traceback, the one at its end."""
-    return str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.InputError: ")
-
-
-def _stdout_is_closed() -> bool:
-    output = select.poll()
-    output.register(sys.stdout.fileno(), 0)  # errors are always reported
-    return bool(output.poll(0))
-
-
 def _exit_with(line: str, status: int) -> NoReturn:
-    if os.environ.get(TRACEBACK):
+    if os.environ.get("MIRROR_TRACEBACK"):
         traceback.print_exc()
     print(f"error: {line}", file=sys.stderr)
-    if "torch" not in sys.modules:  # errors in the arguments answer without importing torch
+    if "torch" not in sys.modules:  # an invalid flag is reported without waiting for the import of torch
         sys.exit(status)
     from mirror.common.distributed import exit_process
 

@@ -1,70 +1,51 @@
-"""Input-space augmentation: pure functions of a text and a random generator. Knows nothing of tokenizers or models.
+"""Noise on texts: functions of a text and a random generator. Knows nothing of tokenizers or models.
 
-A view is a list of segments, with a mask token between consecutive ones. One segment means nothing was masked.
+A built-in function returns a view: a list of segments with a mask token between consecutive ones. One segment means that nothing was
+masked.
 
     >>> span_mask("the quick brown fox", 5, min_chars=10, rng=view_rng(seed=1, epoch=0, row=7))
     ['the quick b', 'fox']
 
-A rate is the share of words or tokens that the noise changes; at least one is always kept. `words` defines a word.
+A rate is the share of words or tokens that the noise changes. At least one is always kept. `words` defines a word. A new built-in
+augmentation is a function `(text, rate, rng) -> View` and a line in `AUGMENTATIONS`.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 
 View = list[str]
-Span = tuple[int, int]
-
-# Default share of words or tokens changed: masks as in BERT's pretraining, repetition as in ESimCSE, everything else less.
-DEFAULT_RATES = {"token": 0.15, "whole_word": 0.15, "reorder": 0.1, "delete": 0.1, "crop": 0.1, "repeat": 0.32}
-AUGMENTATIONS = ("span", *DEFAULT_RATES, "none")
+UserNoise = Callable[[str, np.random.Generator], str]  # noise of a user: a text and `view_rng` to a text
 
 # Thai and Lao, Myanmar, Khmer, kana, Han: scripts without spaces between words.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-UNSPACED_CHARACTER = re.compile(f"[{UNSPACED}]")
 WORD = re.compile(f"[{UNSPACED}]|[^\\s{UNSPACED}]+")
 
 
 def view_rng(seed: int, epoch: int, row: int, first_view: bool = False) -> np.random.Generator:
-    """The random generator of one row of one epoch: the same in any process, in any worker and after a resume.
+    """Return the random generator of one row of one epoch: the same in any process, in any worker and after a resume.
 
     The generators of the first and the second view are independent.
     """
     return np.random.default_rng([seed, epoch, row, *([1] if first_view else [])])
 
 
-def span_mask(text: str, length: int, min_chars: int, rng: np.random.Generator) -> View:
-    """Replace `length` consecutive characters at a uniformly drawn position by the mask (Mirror-BERT, section 2).
-
-    Args:
-        text: one that is shorter than `min_chars`, or not longer than the span, is not masked.
-        length: characters to mask; 0 turns masking off.
-    """
-    if not is_maskable(text, length, min_chars):
-        return [text]
-    start = int(rng.integers(len(text) - length + 1))
-    return [text[:start].rstrip(), text[start + length :].lstrip()]
-
-
-def is_maskable(text: str, length: int, min_chars: int) -> bool:
-    """Whether `span_mask` changes this text."""
-    return 0 < length < len(text) and len(text) >= min_chars
-
-
-def words(text: str) -> list[Span]:
-    """Start and end of each word: split at white space, and every character of a script without spaces is a word.
+def words(text: str) -> list[tuple[int, int]]:
+    """Return start and end of each word: split at white space, and every character of a script without spaces is a word.
 
     Combining marks stay with the character before them, punctuation with the word that it is attached to.
 
         >>> [text[start:end] for text in ["I love 東京."] for start, end in words(text)]
         ['I', 'love', '東', '京', '.']
     """
-    spans: list[Span] = []
+    spans: list[tuple[int, int]] = []
     for match in WORD.finditer(text):
         start, end = match.span()
         if spans and start == spans[-1][1] and unicodedata.category(text[start]).startswith("M"):
@@ -75,28 +56,45 @@ def words(text: str) -> list[Span]:
 
 
 def bernoulli_mask(count: int, rate: float, rng: np.random.Generator) -> np.ndarray:
-    """(count,) booleans, each true with probability `rate`; at least one position stays unselected."""
+    """Return (count,) booleans, each true with probability `rate`. At least one position stays false."""
     mask = rng.random(count) < rate
     if count and mask.all():
         mask[rng.integers(count)] = False
     return mask
 
 
-def word_view(text: str, augmentation: str, rate: float, rng: np.random.Generator) -> View:
-    """The text with its words masked (`whole_word`), shuffled (`reorder`), or as the function of that name does."""
-    change = {"whole_word": mask_words, "reorder": reorder, "delete": delete, "crop": crop, "repeat": repeat}
-    return change[augmentation](text, words(text), rate, rng)
+def span_mask(text: str, length: int, min_chars: int, rng: np.random.Generator) -> View:
+    """Replace `length` consecutive characters at a uniformly drawn position by the mask (Mirror-BERT, section 2).
+
+    A text that is shorter than `min_chars`, or not longer than the span, is not masked. A length of 0 masks nothing.
+    """
+    if not is_maskable(text, length, min_chars):
+        return [text]
+    start = int(rng.integers(len(text) - length + 1))
+    return [text[:start].rstrip(), text[start + length :].lstrip()]
 
 
-def mask_words(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
+def is_maskable(text: str, length: int, min_chars: int) -> bool:
+    """Return whether `span_mask` changes this text."""
+    return 0 < length < len(text) and len(text) >= min_chars
+
+
+def unchanged(text: str, rate: float, rng: np.random.Generator) -> View:
+    """Return the text without noise. The noise `token` is added later, to the token ids (`mask_tokens`)."""
+    return [text]
+
+
+def mask_words(text: str, rate: float, rng: np.random.Generator) -> View:
     """Mask each word with probability `rate`."""
+    spans = words(text)
     cuts = [span for span, masked in zip(spans, bernoulli_mask(len(spans), rate, rng), strict=True) if masked]
     starts, ends = [0, *(end for _, end in cuts)], [*(start for start, _ in cuts), len(text)]
     return [text[start:end].strip() for start, end in zip(starts, ends, strict=True)] if cuts else [text]
 
 
-def reorder(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
+def reorder(text: str, rate: float, rng: np.random.Generator) -> View:
     """Select each word with probability `rate` and permute the selected ones cyclically, so that each of them moves."""
+    spans = words(text)
     picked = rng.permutation(np.flatnonzero(rng.random(len(spans)) < rate))
     source = np.arange(len(spans))
     source[picked] = np.roll(picked, 1)
@@ -105,16 +103,18 @@ def reorder(text: str, spans: list[Span], rate: float, rng: np.random.Generator)
     return ["".join(text[start:end] + gap for (start, end), gap in zip(order, gaps, strict=True)) or text]
 
 
-def delete(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
-    """Delete each word, with the space before it, with probability `rate`; at least one word stays."""
+def delete(text: str, rate: float, rng: np.random.Generator) -> View:
+    """Delete each word, with the space before it, with probability `rate`. At least one word stays."""
+    spans = words(text)
     before = [0, *(end for _, end in spans[:-1])]
     gone = bernoulli_mask(len(spans), rate, rng)
     kept = [text[start:end] for start, (_, end), drop in zip(before, spans, gone, strict=False) if not drop]
     return ["".join(kept).strip() or text]
 
 
-def crop(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
+def crop(text: str, rate: float, rng: np.random.Generator) -> View:
     """Keep consecutive words, a share `1 - rate` of all (rounded, at least one), from a uniformly drawn start."""
+    spans = words(text)
     if not spans:
         return [text]
     keep = max(1, round(len(spans) * (1 - rate)))
@@ -122,23 +122,50 @@ def crop(text: str, spans: list[Span], rate: float, rng: np.random.Generator) ->
     return [text[spans[first][0] : spans[first + keep - 1][1]]]
 
 
-def repeat(text: str, spans: list[Span], rate: float, rng: np.random.Generator) -> View:
-    """Say some words twice, each copy right after its word (ESimCSE, Wu et al. 2022, section 3.1).
+def repeat(text: str, rate: float, rng: np.random.Generator) -> View:
+    """Duplicate some words, each copy right after its word (ESimCSE, Wu et al. 2022, section 3.1).
 
     Of N words, 0 to max(2, rate N) are repeated, each number equally likely.
     """
+    spans = words(text)
     count = min(int(rng.integers(max(2, int(rate * len(spans))) + 1)), len(spans))
-    for index in sorted(
-        rng.permutation(len(spans))[:count], reverse=True
-    ):  # from the end: earlier spans stay where they are
+    # From the end, because an insertion moves everything after it.
+    for index in sorted(rng.permutation(len(spans))[:count], reverse=True):
         start, end = spans[index]
-        gap = "" if UNSPACED_CHARACTER.match(text[start]) else " "
+        gap = "" if re.match(f"[{UNSPACED}]", text[start]) else " "
         text = text[:end] + gap + text[start:end] + text[end:]
     return [text]
 
 
 def mask_tokens(ids: list[int], mask_id: int, rate: float, rng: np.random.Generator) -> list[int]:
-    """Replace each token by the mask token with probability `rate`; at least one stays."""
-    return [
-        mask_id if masked else token for token, masked in zip(ids, bernoulli_mask(len(ids), rate, rng), strict=True)
-    ]
+    """Replace each token by the mask token with probability `rate`. At least one stays."""
+    masks = bernoulli_mask(len(ids), rate, rng)
+    return [mask_id if masked else token for token, masked in zip(ids, masks, strict=True)]
+
+
+class Augmentation(NamedTuple):
+    """A built-in augmentation."""
+
+    change: Callable[..., View]  # (text, rate, rng) -> View; of `span`, `span_mask`, which has a length instead
+    rate: float | None  # default share of words or tokens changed; None: it has no rate
+
+
+# Masks as in BERT's pretraining, repetition as in ESimCSE, everything else less.
+AUGMENTATIONS = {
+    "span": Augmentation(span_mask, None),
+    "token": Augmentation(unchanged, 0.15),
+    "whole_word": Augmentation(mask_words, 0.15),
+    "reorder": Augmentation(reorder, 0.1),
+    "delete": Augmentation(delete, 0.1),
+    "crop": Augmentation(crop, 0.1),
+    "repeat": Augmentation(repeat, 0.32),
+    "none": Augmentation(unchanged, None),
+}
+DEFAULT_RATES = {name: rate for name, (_, rate) in AUGMENTATIONS.items() if rate is not None}
+
+
+def augmentation_name(augmentation: str | UserNoise) -> str:
+    """Return the name of an augmentation for records: of a user's function, its own or that of its class."""
+    if isinstance(augmentation, str):
+        return augmentation
+    return getattr(augmentation, "__name__", type(augmentation).__name__)

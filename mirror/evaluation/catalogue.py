@@ -1,63 +1,28 @@
-"""All tasks and groups by name: those declared by each family and those found in the data folder."""
+"""All tasks by name: those that each family declares, those found in the data folder, and those of a user's own files."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from mirror.common.errors import InputError, did_you_mean
-from mirror.evaluation import (
-    amazon,
-    amazon_tuned,
-    bli,
-    docs_search,
-    geometry,
-    language_bias,
-    linking,
-    qnli,
-    qqp,
-    sts,
-    tatoeba,
-    transfer,
-    xeval,
-)
-from mirror.evaluation.task import Task
+from mirror.evaluation import amazon, bli, geometry, labeled_pairs, linking, retrieval, sts, transfer
+from mirror.evaluation.task import Options, Task
 
 
-@dataclass(frozen=True)
-class Options:
-    """User settings of the task families; see the function `tasks` of each family."""
+# A family is a module with `tasks(data_dir, options) -> list[Task]`. A new one needs nothing but its line here.
+FAMILIES = (sts, bli, linking, labeled_pairs, geometry, transfer, retrieval, amazon)
 
-    second_model_name_or_path: str | None = None
-    bli_vocabulary: str | None = None
-    bli_self_learning: bool = False
-    bel_add_mentions: bool = False
-    isotropy_texts: str | None = None
-    senteval_dir: str | None = None
+
+def default_data_dir() -> Path:
+    """Return the environment variable `MIRROR_DATA_DIR`, or `data` in the working directory."""
+    return Path(os.environ.get("MIRROR_DATA_DIR", "data"))
 
 
 def all_tasks(data_dir: Path, options: Options | None = None) -> dict[str, Task]:
     """Return every task by name, including tasks whose data is missing."""
-    options = options or Options()
-    families = [
-        sts.tasks(data_dir),
-        bli.tasks(
-            data_dir, options.bli_vocabulary, options.bli_self_learning, bool(options.second_model_name_or_path)
-        ),
-        linking.tasks(data_dir, options.bel_add_mentions),
-        qnli.tasks(data_dir),
-        qqp.tasks(data_dir),
-        geometry.tasks(data_dir, options.isotropy_texts),
-        transfer.tasks(data_dir, options.senteval_dir),
-        xeval.tasks(data_dir),
-        tatoeba.tasks(data_dir),
-        amazon.tasks(data_dir),
-        amazon_tuned.tasks(data_dir),
-        language_bias.tasks(data_dir),
-        docs_search.tasks(data_dir),
-    ]
-    return {task.name: task for family in families for task in family}
+    return {task.name: task for family in FAMILIES for task in family.tasks(data_dir, options or Options())}
 
 
 def all_groups(tasks: dict[str, Task]) -> dict[str, list[str]]:
@@ -70,21 +35,33 @@ def all_groups(tasks: dict[str, Task]) -> dict[str, list[str]]:
 
 
 def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
-    """Expand names of tasks and groups to tasks, each once, in the requested order.
+    """Turn the values of --tasks into tasks, each once, in the requested order.
+
+    They are names of tasks and groups, and paths of `.tsv` files of scored pairs (`sts.pairs_task`).
 
     Raises:
-        InputError: an unknown name; the message suggests the most similar one.
+        InputError: A name is unknown, a file cannot be read, or two tasks have the same name.
     """
     groups = all_groups(tasks)
     chosen: dict[str, Task] = {}
     for name in names:
-        if name not in tasks and name not in groups:
-            raise InputError(
-                f"unknown task '{name}'{did_you_mean(name, [*tasks, *groups])}; --list_tasks prints all names"
-            )
-        for member in groups.get(name, [name]):
-            chosen[member] = tasks[member]
+        if name in tasks or name in groups:
+            found = [tasks[member] for member in groups.get(name, [name])]
+        elif name.endswith(".tsv"):
+            found = [sts.pairs_task(name)]
+        else:
+            meant = did_you_mean(name, [*tasks, *groups])
+            raise InputError(f"unknown task '{name}'{meant}; --list_tasks prints all names")
+        for task in found:
+            if chosen.setdefault(task.name, task).files != task.files:
+                raise InputError(f"--tasks {name}: another task is called '{task.name}' too; rename the file")
     return list(chosen.values())
+
+
+def dataset_of(name: str) -> dict[str, str]:
+    """Return the data set of a task as fields of `huggingface_hub.EvalResult`. An unknown task is its own data set."""
+    task = all_tasks(default_data_dir()).get(name)
+    return task.dataset_fields() if task else {"dataset_name": name, "dataset_type": name}
 
 
 def listing(tasks: dict[str, Task], data_dir: Path) -> str:
@@ -96,22 +73,16 @@ def listing(tasks: dict[str, Task], data_dir: Path) -> str:
     for group, members in (all_groups(tasks) | {"": alone}).items():
         found = f"{len(available.intersection(members))} of {len(members)} available"
         lines += ["", f"group {group}, {found}" if group else f"in no group, {found}"]
-        for protocol, names in _by_protocol(tasks, members).items():
-            lines += [f"  {protocol}", *_in_columns([f"{'x' if name in available else ' '} {name}" for name in names])]
+        by_protocol: dict[str, list[str]] = {}
+        for name in members:
+            # Tatoeba's protocol names the source language. With `*` for it, all languages share one heading.
+            protocol = tasks[name].protocol.replace(f"{name.rpartition('_')[2]} -> ", "* -> ")
+            by_protocol.setdefault(f"{tasks[name].metric}: {protocol}", []).append(name)
+        for protocol, names in by_protocol.items():
+            cells = [f"{'x' if name in available else ' '} {name}" for name in names]
+            longest = max(map(len, cells)) + 2
+            step = 100 // longest  # a line has about 100 characters
+            rows = (cells[start : start + step] for start in range(0, len(cells), step))
+            lines.append(f"  {protocol}")
+            lines += ["    " + "".join(cell.ljust(longest) for cell in row).rstrip() for row in rows]
     return "\n".join(lines)
-
-
-def _by_protocol(tasks: dict[str, Task], names: Iterable[str]) -> dict[str, list[str]]:
-    """Names by metric and protocol; a source language is `*` in a protocol."""
-    found: dict[str, list[str]] = {}
-    for name in names:
-        protocol = tasks[name].protocol.replace(f"{name.rpartition('_')[2]} -> ", "* -> ")
-        found.setdefault(f"{tasks[name].metric}: {protocol}", []).append(name)
-    return found
-
-
-def _in_columns(cells: list[str], width: int = 100) -> list[str]:
-    """Lines of at most `width` characters, the cells below each other."""
-    longest = max(len(cell) for cell in cells) + 2
-    rows = (cells[start : start + width // longest] for start in range(0, len(cells), width // longest))
-    return ["    " + "".join(cell.ljust(longest) for cell in row).rstrip() for row in rows]

@@ -1,6 +1,9 @@
-"""Wrappers around an encoder's `encode`: several processes, cache, truncation, principal component removal.
+"""From an encoder to the `encode` function of a scoring run, and linear maps fitted on embeddings.
 
-Each wrapper takes an `encode` function and returns one. Knows texts and embeddings; knows nothing of tasks.
+`make_encode` wraps `encode` for several processes, a cache, truncation and the removal of principal components. Removal
+follows CMLM (Table 6) and Yang et al. (2021): the vectors are not centered before the decomposition, so the first component
+is close to the mean vector, which encodes the language of a text. Whitening (Su et al. 2021; Huang et al. 2021) centers
+them.
 """
 
 from __future__ import annotations
@@ -17,14 +20,13 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from mirror.common.errors import InputError
-from mirror.evaluation.components import fit_components, removing_components
-from mirror.evaluation.lines import LineFile
+from mirror.evaluation.task import LineFile
 from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encode, Encoder, deduplicated
 
 
-PER_LANGUAGE = "per_language"
 PACKAGES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
+SMALLEST_VARIANCE = 1e-9  # of a direction, as a share of the largest; float32 vectors do not resolve less
 
 
 @dataclass(frozen=True)
@@ -35,31 +37,32 @@ class EncodeSettings:
     cache_dir: str | None = None
     truncate_dim: int | None = None
     remove_components: int | None = None
-    fit_on: str = PER_LANGUAGE  # or a file with one text per line
+    fit_on: str = "per_language"  # or a file with one text per line
 
 
 def make_encode(encoder: Encoder, settings: EncodeSettings, model_sha256: str | None = None) -> Encode:
-    """Wrap the encoder's `encode` as requested by `settings`.
+    """Wrap the encoder's `encode` as requested by `settings`. `model_sha256` is `fingerprint(encoder)`, if it is known.
 
-    Args:
-        model_sha256: `fingerprint(encoder)`, if it is known.
-
-    Raises:
-        InputError: `truncate_dim` exceeds the dimension of the embeddings, or `fit_on` cannot be read or has too few
-            texts for `remove_components`.
+    Settings that do not fit the embeddings, or a file `fit_on` that cannot be read, are an `InputError`.
     """
     encode: Encode = shared_among_processes(partial(encoder.encode, batch_size=settings.batch_size))
-    if settings.cache_dir:
+    if settings.cache_dir:  # inside the transformations, so that runs with other settings share it
         encode = EmbeddingCache(Path(settings.cache_dir) / (model_sha256 or fingerprint(encoder))[:16], encode)
     if settings.truncate_dim:
         if not 1 <= settings.truncate_dim <= encoder.dimension:
-            raise InputError(
-                f"--truncate_dim {settings.truncate_dim}: the vectors have {encoder.dimension} dimensions; "
-                f"give at most {encoder.dimension}"
-            )
-        encode = truncated(encode, settings.truncate_dim)
+            has = f"the vectors have {encoder.dimension} dimensions; give at most {encoder.dimension}"
+            raise InputError(f"--truncate_dim {settings.truncate_dim}: {has}")
+        full = encode
+
+        def encode(texts: Sequence[str]) -> np.ndarray:  # only the first dimensions stay, as for Matryoshka models
+            return np.ascontiguousarray(full(texts)[:, : settings.truncate_dim])
+
     if settings.remove_components:
-        encode = removing_components(encode, settings.remove_components, _fit_components(encode, settings))
+        components = None
+        if settings.fit_on != "per_language":
+            texts = LineFile(settings.fit_on, ("text",)).read(Path())["text"]
+            components = fit_components(encode(list(dict.fromkeys(texts))), settings.remove_components)
+        encode = removing_components(encode, settings.remove_components, components)
     return encode
 
 
@@ -82,13 +85,8 @@ def describe(name_or_path: str, encoder: Encoder, dtype: str, settings: EncodeSe
     return described
 
 
-def truncated(encode: Encode, dimensions: int) -> Encode:
-    """Keep only the first `dimensions` of each embedding, as for Matryoshka models."""
-    return lambda texts: np.ascontiguousarray(encode(texts)[:, :dimensions])
-
-
 def shared_among_processes(encode: Encode) -> Encode:
-    """Split the texts among the processes of `accelerate launch`; every process gets the embeddings of all texts."""
+    """Split the texts among the processes of `accelerate launch`. Every process gets the embeddings of all texts."""
     state = PartialState()
     if state.num_processes == 1:
         return encode
@@ -102,8 +100,69 @@ def shared_among_processes(encode: Encode) -> Encode:
     return deduplicated(encode_share)
 
 
-def _fit_components(encode: Encode, settings: EncodeSettings) -> np.ndarray | None:
-    if settings.fit_on == PER_LANGUAGE:
-        return None
-    texts = LineFile(settings.fit_on, ("text",)).read(Path())["text"]
-    return fit_components(encode(list(dict.fromkeys(texts))), settings.remove_components)
+def removing_components(encode: Encode, num_components: int, components: np.ndarray | None = None) -> Encode:
+    """Wrap `encode` so that principal components are removed from its vectors.
+
+    `components` are (num_components, D), or None for those of the vectors of each call. Each call then counts as one language:
+    Tatoeba, PAWS-X and the Amazon reviews encode each language in a separate call.
+    """
+
+    def encode_and_remove(texts: Sequence[str]) -> np.ndarray:
+        vectors = encode(texts)
+        return remove_components(
+            vectors, fit_components(vectors, num_components) if components is None else components
+        )
+
+    return encode_and_remove
+
+
+def fit_components(vectors: np.ndarray, num_components: int) -> np.ndarray:
+    """Compute the first right singular vectors of (N, D) vectors, as (num_components, D) float32."""
+    if not 1 <= num_components <= min(vectors.shape):
+        raise InputError(
+            f"cannot fit {num_components} principal components to {len(vectors)} vectors of "
+            f"{vectors.shape[1]} dimensions; give 1 to {min(vectors.shape)}"
+        )
+    vectors = vectors.astype(np.float64)
+    _, columns = np.linalg.eigh(vectors.T @ vectors)  # ascending; cheaper than an SVD when N is large
+    return columns[:, : -num_components - 1 : -1].T.astype(np.float32)
+
+
+def remove_components(vectors: np.ndarray, components: np.ndarray) -> np.ndarray:
+    """Subtract from (N, D) vectors their projections onto the orthonormal rows of `components` (n, D)."""
+    return vectors - (vectors @ components.T) @ components
+
+
+def fit_whitening(vectors: np.ndarray, num_components: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the map that gives the first principal components of (N, D) vectors the variance of the last one of them.
+
+    With all components every direction has the same variance: whitening. With fewer only the directions that stand out are
+    scaled down: soft whitening. The axes and the total variance stay. The default is all components in which the vectors
+    vary, which may be D - 1: vectors after a layer norm lie in a plane.
+
+    Returns:
+        The mean, (D,), and the symmetric matrix, (D, D), float64, of `whiten`.
+
+    Raises:
+        InputError: The vectors do not vary in `num_components` directions, or there are no more of them than dimensions.
+    """
+    mean = vectors.mean(axis=0, dtype=np.float64)
+    centered = vectors - mean
+    variances, columns = np.linalg.eigh(centered.T @ centered / len(vectors))  # ascending
+    variances, columns = variances[::-1], columns[:, ::-1]
+    directions = min(len(vectors) - 1, int((variances > SMALLEST_VARIANCE * variances[0]).sum()))
+    count = num_components or (directions if len(vectors) > len(variances) else len(variances))
+    if not 1 <= count <= directions:
+        raise InputError(
+            f"cannot whiten {count} components: the {len(vectors):,} vectors vary in {directions} directions; give more texts, "
+            f"or --whiten with at most {directions}"
+        )
+    scales = np.ones(len(variances))
+    scales[:count] = np.sqrt(variances[count - 1] / variances[:count])
+    scales *= np.sqrt(variances.sum() / (variances * scales**2).sum())
+    return mean, (columns * scales) @ columns.T
+
+
+def whiten(vectors: np.ndarray, mean: np.ndarray, matrix: np.ndarray) -> np.ndarray:
+    """Apply the map of `fit_whitening` to (N, D) vectors."""
+    return (vectors - mean) @ matrix

@@ -1,11 +1,15 @@
-"""Geometry of embeddings: isotropy, mean-vector norm, alignment, uniformity, effective rank.
+"""Geometry of embeddings: `isotropy`, `language_bias` and `tatoeba_projection`.
 
-Knows arrays and, for the task `isotropy`, which texts to encode. Embeddings are not normalised: BERT's have a norm of
-13 to 15, so sums of exponentials are computed in log space.
+`language_bias` (CMLM §5.1, on PAWS-X) is the distribution of languages among retrieved sentences. Each sentence is a
+query among the same sentences in all seven languages, excluding itself. An encoder without language bias retrieves each
+of the six other languages equally often and the language of the query, where all candidates are other sentences, never.
+
+`tatoeba_projection` (CMLM Figure 3) is how far each of four languages and English mix, and their points in the plane.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -13,41 +17,66 @@ import numpy as np
 import torch
 from scipy.special import logsumexp
 from scipy.stats import entropy
+from sklearn.decomposition import PCA
 
-from mirror.common.alignment_uniformity import alignment, uniformity
 from mirror.common.errors import InputError
-from mirror.evaluation.lines import LineFile
-from mirror.evaluation.task import DataFile, Task
+from mirror.common.vectors import alignment, top_k, uniformity, unit_length
+from mirror.evaluation import plots
+from mirror.evaluation.results import file_name
+from mirror.evaluation.task import DataFile, LineFile, Options, Task
 from mirror.modeling.encoder import Encode
 
 
 STSB_TEST = DataFile("sts/stsb_test.tsv", ("sentence1", "sentence2", "score"), (1379,), (0, 5))
-PARAPHRASE_SCORE = 4  # STS-B pairs with a higher score are the positive pairs of alignment, as in SimCSE
+LANGUAGES = ("de", "en", "es", "fr", "ja", "ko", "zh")
+PAWS = tuple(DataFile(f"pawsx/test_{language}.tsv", ("sentence1",), (2000,)) for language in LANGUAGES)
+PROJECTED = ("fra", "deu", "rus", "spa")  # CMLM Figure 3
+TATOEBA = tuple(DataFile(f"tatoeba/{code}-eng.tsv", ("source", "english"), (1000,)) for code in PROJECTED)
+POINTS = 300  # of each language, for a legible plot
 
 
-def tasks(data_dir: Path, texts_file: str | Path | None = None) -> list[Task]:
-    """Return the task `isotropy`, measured on the distinct sentences of STS-B test or the lines of `texts_file`."""
-    if texts_file is None:
-        files, score, texts = (STSB_TEST,), score_stsb, "the distinct sentences of STS-B test"
-    else:
-        file = LineFile(str(Path(texts_file).resolve()), ("text",))
-        files, score, texts = (file,), partial(score_lines, file), f"the distinct lines of {Path(texts_file).name}"
+def tasks(data_dir: Path, options: Options) -> list[Task]:
+    """Return the three tasks of this family. `isotropy` measures STS-B test, or the lines of `isotropy_texts`."""
+    file, score, texts = STSB_TEST, score_stsb, "the distinct sentences of STS-B test"
+    if options.isotropy_texts:
+        path = Path(options.isotropy_texts).resolve()
+        file, texts = LineFile(str(path), ("text",)), f"the distinct lines of {path.name}"
+        score = partial(score_lines, file)
+    protocol = f"Mirror-BERT Eq. 2 on {texts}, vectors not normalised"
+    published = "Mirror-BERT Tables 9 and 14: compare `isotropy_score_rows` (see docs/evaluation.md)"
+    isotropy = {"dataset": "isotropy of sentence embeddings", "published": published}
     return [
+        Task("isotropy", "isotropy_score", protocol, (file,), score, **isotropy),
         Task(
-            name="isotropy",
-            metric="isotropy_score",
-            protocol=f"Mirror-BERT Eq. 2 on {texts}, vectors not normalised",
-            files=files,
-            score=score,
-            published="Mirror-BERT Tables 9 and 14: compare `isotropy_score_rows` (see docs/evaluation.md)",
-        )
+            name="language_bias",
+            metric="language_neutrality",
+            protocol="PAWS-X test: language of the nearest other sentence1 among all seven languages; 1 - total "
+            "variation distance from uniform over the six other languages, mean of the query languages",
+            files=PAWS,
+            score=score_language_bias,
+            dataset="PAWS-X",
+            hub=("google-research-datasets/paws-x",),
+            published="CMLM Figure 2 (a plot without numbers)",
+            plot=plot_language_bias,
+        ),
+        Task(
+            name="tatoeba_projection",
+            metric="other_language_nearest",
+            protocol="share of sentences whose nearest other sentence, in English and one language, is in the other language; "
+            f"mean of {', '.join(PROJECTED)}; `points`: the first {POINTS} of each in the plane of their first two principal "
+            "components",
+            files=TATOEBA,
+            score=score_projection,
+            dataset="Tatoeba (fra, deu, rus and spa with eng)",
+            published="CMLM Figure 3 (a plot without numbers)",
+        ),
     ]
 
 
 def score_stsb(encode: Encode, data_dir: Path) -> dict:
     """Measure the geometry of the sentences of STS-B test, and the alignment of the pairs with a score above 4."""
     columns = STSB_TEST.read(data_dir)
-    close = [row for row, score in enumerate(columns["score"]) if float(score) > PARAPHRASE_SCORE]
+    close = [row for row, score in enumerate(columns["score"]) if float(score) > 4]  # as in SimCSE
     sides = [encode([columns[name][row] for row in close]) for name in ("sentence1", "sentence2")]
     vectors = encode(list(dict.fromkeys(columns["sentence1"] + columns["sentence2"])))
     distance = alignment(*(torch.from_numpy(side.astype(np.float64)) for side in sides)).item()
@@ -55,11 +84,7 @@ def score_stsb(encode: Encode, data_dir: Path) -> dict:
 
 
 def score_lines(file: DataFile, encode: Encode, data_dir: Path) -> dict:
-    """Measure the geometry of the distinct texts of a file. Alignment needs pairs and is not measured.
-
-    Raises:
-        InputError: the file has fewer than two distinct texts.
-    """
+    """Measure the geometry of the distinct texts of a file, without alignment, which needs pairs."""
     texts = list(dict.fromkeys(file.read(data_dir)["text"]))
     if len(texts) < 2:
         raise InputError(f"{file.path} has only {len(texts)} distinct line; the task isotropy needs at least two")
@@ -67,7 +92,11 @@ def score_lines(file: DataFile, encode: Encode, data_dir: Path) -> dict:
 
 
 def describe(vectors: np.ndarray) -> dict:
-    """Compute every measure that needs no pairs on (N, D) vectors, as the fields of a result."""
+    """Compute every measure that needs no pairs on (N, D) vectors, which are not normalized, as the fields of a result.
+
+    `mean_vector_norm` is Mirror-BERT's Eq. 3. `effective_rank` is the exponential of the entropy of the singular values,
+    scaled to sum to 1 (Roy and Vetterli 2007).
+    """
     vectors = vectors.astype(np.float64)
     directions = eigenvectors(vectors)  # (D, D)
     score = isotropy_score(vectors, directions)
@@ -76,48 +105,93 @@ def describe(vectors: np.ndarray) -> dict:
         "num_examples": len(vectors),
         "isotropy_score": score,
         "isotropy_score_rows": isotropy_score(vectors, directions.T),
-        "mean_vector_norm": mean_vector_norm(vectors),
+        "mean_vector_norm": float(np.linalg.norm(vectors.mean(axis=0))),
         "mean_norm": float(np.linalg.norm(vectors, axis=1).mean()),
         "uniformity": uniformity(torch.from_numpy(vectors)).item(),
-        "effective_rank": effective_rank(vectors),
+        "effective_rank": float(np.exp(entropy(np.linalg.svd(vectors, compute_uv=False)))),
     }
 
 
 def eigenvectors(vectors: np.ndarray) -> np.ndarray:
-    """Compute the eigenvectors of VᵀV for vectors V (N, D).
-
-    The sign of an eigenvector is arbitrary but Z(c) depends on it, so the sign with a non-negative inner product with
-    the mean vector is chosen.
-
-    Returns:
-        (D, D), one eigenvector per row.
-    """
+    """Compute the eigenvectors of VᵀV for vectors V (N, D), as the rows of (D, D)."""
     _, columns = np.linalg.eigh(vectors.T @ vectors)
+    # The sign of an eigenvector is arbitrary, but Z(c) depends on it: its inner product with the mean vector is not negative.
     sides = np.where(columns.T @ vectors.mean(axis=0) < 0, -1.0, 1.0)  # (D,)
     return columns.T * sides[:, None]
 
 
 def isotropy_score(vectors: np.ndarray, directions: np.ndarray) -> float:
-    """Isotropy score min Z(c) / max Z(c) over directions c, with Z(c) = sum over v of exp(cᵀv) (Mirror-BERT Eq. 2).
+    """Compute min Z(c) / max Z(c) over directions c, with Z(c) = sum over v of exp(cᵀv) (Mirror-BERT Eq. 2).
 
-    1 is perfectly isotropic. The paper defines the directions as the eigenvectors of VᵀV. Its printed values, however,
-    fit the *rows* of the matrix whose columns are the eigenvectors: with the eigenvectors themselves, vectors with a
-    mean-vector norm of 13.8 score about e^-13.8, whereas Table 14 prints .043. Pass `eigenvectors(vectors)` to follow
-    the equation, and its transpose to compare with the table.
-
-    Args:
-        vectors: (N, D).
-        directions: (K, D), of unit length.
+    1 is perfectly isotropic. The paper defines the directions, (K, D) of unit length, as the eigenvectors of VᵀV for
+    vectors V (N, D). Its printed values, however, fit the *rows* of the matrix whose columns are the eigenvectors: with the
+    eigenvectors themselves, vectors with a mean-vector norm of 13.8 score about e^-13.8, whereas Table 14 prints .043.
+    Pass `eigenvectors(vectors)` to follow the equation, and its transpose to compare with the table.
     """
-    log_z = logsumexp(vectors @ directions.T, axis=0)  # (K,)
+    log_z = logsumexp(vectors @ directions.T, axis=0)  # (K,); BERT's vectors have norms of 13 to 15
     return float(np.exp(log_z.min() - log_z.max()))
 
 
-def mean_vector_norm(vectors: np.ndarray) -> float:
-    """L2 norm of the mean of (N, D) vectors (Mirror-BERT Eq. 3)."""
-    return float(np.linalg.norm(vectors.mean(axis=0)))
+def score_language_bias(encode: Encode, data_dir: Path) -> dict:
+    """Compute language neutrality and the language matrix.
+
+    A neutrality near 1 is meaningful only if `accuracy`, the fraction of retrieved translations, is well above 0.
+    """
+    columns = [file.read(data_dir)["sentence1"] for file in PAWS]
+    rows = distinct_rows(columns)
+    vectors = np.stack([unit_length(encode([texts[row] for row in rows])) for texts in columns])  # (L, N, D)
+    nearest = nearest_others(vectors)  # (L, N)
+    # (L, L): fraction of queries in the language of the row whose nearest entry is in that of the column
+    matrix = np.stack([np.bincount(found // len(rows), minlength=len(columns)) / len(rows) for found in nearest])
+    accuracy = float((nearest % len(rows) == np.arange(len(rows))).mean())
+    fields = {"main_score": language_neutrality(matrix), "num_examples": nearest.size}
+    fields |= {"own_language": float(np.diag(matrix).mean()), "accuracy": accuracy}
+    return fields | {"languages": list(LANGUAGES), "matrix": matrix.round(5).tolist()}
 
 
-def effective_rank(vectors: np.ndarray) -> float:
-    """Exponential of the entropy of the singular values of (N, D), scaled to sum to 1 (Roy and Vetterli 2007)."""
-    return float(np.exp(entropy(np.linalg.svd(vectors, compute_uv=False))))
+def distinct_rows(columns: Sequence[Sequence[str]]) -> list[int]:
+    """Return the rows without a sentence of an earlier row in any language. A duplicate would retrieve itself."""
+    return [row for row in range(len(columns[0])) if all(texts.index(texts[row]) == row for texts in columns)]
+
+
+def nearest_others(vectors: np.ndarray) -> np.ndarray:
+    """Return the index, in 0 ... L * N - 1, of the nearest other vector of each vector (L, N, D), as (L, N)."""
+    entries = vectors.reshape(-1, vectors.shape[-1])  # (L * N, D)
+    _, nearest = top_k(entries, entries, 2)
+    own = np.arange(len(entries))
+    return np.where(nearest[:, 0] == own, nearest[:, 1], nearest[:, 0]).reshape(vectors.shape[:2])
+
+
+def language_neutrality(matrix: np.ndarray) -> float:
+    """Compute 1 minus the total variation distance of each row of (L, L) from uniform over the other languages, averaged.
+
+    1: all other languages equally often and the own never. 0: always the own. 1 / (L - 1): always the same other language.
+    """
+    unbiased = (1 - np.eye(len(matrix))) / (len(matrix) - 1)
+    return float(1 - np.abs(matrix - unbiased).sum(axis=1).mean() / 2)
+
+
+def plot_language_bias(results: Mapping[str, dict], folder: Path) -> list[Path]:
+    """Draw the language matrix of each model (see `Task.plot`)."""
+    paths = []
+    for model, bias in results.items():
+        path = folder / f"language_bias_{file_name(model)}"
+        paths += plots.language_heat_map(path, bias["matrix"], bias["languages"], model)
+    return paths
+
+
+def score_projection(encode: Encode, data_dir: Path) -> dict:
+    """Compute the share of texts whose nearest other text is in the other language, and the points of Figure 3.
+
+    Near 0, each language is a cloud of its own (weak alignment in CMLM section 5.1).
+    """
+    mixed, points = {}, {}
+    for language, file in zip(PROJECTED, TATOEBA, strict=True):
+        columns = file.read(data_dir)
+        pair = np.stack([unit_length(encode(columns[name])) for name in ("source", "english")])  # (2, N, D)
+        mixed[language] = float((nearest_others(pair) // pair.shape[1] != np.arange(2)[:, None]).mean())
+        shown = pair[:, :POINTS]
+        plane = PCA(2, svd_solver="full").fit_transform(shown.reshape(-1, shown.shape[-1]))  # (2n, 2)
+        points[language] = plane.reshape(*shown.shape[:2], 2).round(4).tolist()
+    fields = {"main_score": float(np.mean(list(mixed.values()))), "num_examples": len(TATOEBA) * TATOEBA[0].rows[0]}
+    return fields | {"mixed": mixed, "points": points}

@@ -7,90 +7,58 @@ as packaged by SapBERT. A folder in one of these layouts can be used as `biomed/
 
 from __future__ import annotations
 
-import csv
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from mirror.common.errors import InputError
-from mirror.common.nearest_neighbors import top_k, unit_length
-from mirror.evaluation.lines import LineFile
-from mirror.evaluation.task import Columns, DataFile, Task
+from mirror.common.vectors import top_k, unit_length
+from mirror.evaluation.task import DataFile, LineFile, Options, Task
 from mirror.modeling.encoder import Encode
 
 
 Pairs = list[tuple[str, str]]  # (text, ids joined by "|")
 
-# task, folder of the queries, folder of the dictionary, accepted numbers of test queries (empty: any)
+# Task, folder of the queries, folder of the dictionary, accepted numbers of test queries (empty: any), name of the set.
 SETS = (
-    ("bel_ncbi", "ncbi-disease", "ncbi-disease", (960,)),
-    ("bel_bc5cdr_disease", "bc5cdr-disease", "ncbi-disease", (4420, 4424)),  # without or with mentions without id
-    ("bel_bc5cdr_chemical", "bc5cdr-chemical", "bc5cdr-chemical", ()),
-    ("bel_askapatient", "askapatient", "askapatient", ()),
-    ("bel_cometa", "cometa", "cometa", ()),
+    ("bel_ncbi", "ncbi-disease", "ncbi-disease", (960,), "NCBI Disease"),
+    # without or with mentions without id
+    ("bel_bc5cdr_disease", "bc5cdr-disease", "ncbi-disease", (4420, 4424), "BC5CDR (diseases)"),
+    ("bel_bc5cdr_chemical", "bc5cdr-chemical", "bc5cdr-chemical", (), "BC5CDR (chemicals)"),
+    ("bel_askapatient", "askapatient", "askapatient", (), "AskAPatient"),
+    ("bel_cometa", "cometa", "cometa", (), "COMETA"),
+    # Mirror-BERT section 3: COMETA's stratified general split is the test, its zero-shot general split the tuning set.
+    ("bel_cometa_zero_shot", "cometa-zero-shot", "cometa", (), "COMETA (zero-shot split)"),
 )
-# Mirror-BERT section 3: COMETA's stratified general split is the test, its zero-shot general split the tuning set.
-COMETA_TUNING = ("bel_cometa_zero_shot", "cometa-zero-shot", "cometa", ())
 COMETA_SPLITS = {"cometa": "stratified_general", "cometa-zero-shot": "zeroshot_general"}  # by folder of the queries
-XLBEL_LANGUAGES = ("de", "en", "es", "fi", "ja", "ko", "ru", "th", "tr", "zh")
-XLBEL_ROWS = 1000
 DEPTH = 5  # accuracy@1 and accuracy@5 are reported
 
 
-class QuotedFile(DataFile):
-    """A tab-separated file with quoted fields, which may contain line breaks, as in COMETA's column of examples."""
-
-    def read(self, data_dir: Path) -> Columns:
-        """Read and validate the file; return the columns `self.columns` as lists of strings.
-
-        Raises:
-            InputError: the file cannot be read, has the wrong number of rows, or lacks a column or a field.
-        """
-        path = data_dir / self.path
-        try:
-            with path.open(encoding="utf-8-sig", newline="") as lines:
-                rows = list(csv.DictReader(lines, delimiter="\t"))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise InputError(f"cannot read {path} as tab-separated UTF-8: {error}") from error
-        self._check_size(path, len(rows))
-        if missing := [column for column in self.columns if column not in rows[0]]:
-            raise InputError(f"{path}: no column {missing[0]!r}; the header has {list(rows[0])}")
-        for number, row in enumerate(rows, start=1):
-            if any(row[column] is None for column in self.columns):
-                raise InputError(f"{path}, record {number} has fewer fields than the header")
-        return {column: [row[column] for row in rows] for column in self.columns}
-
-
-@dataclass(frozen=True)
-class Source:
-    """Location of the queries and the dictionary of a data set, and the function that reads them."""
-
-    files: tuple[DataFile, ...]
-    read: Callable[[Path], tuple[Pairs, Pairs]]  # data folder -> queries, dictionary
-    layout: str
-
-
-def tasks(data_dir: Path, add_mentions: bool = False) -> list[Task]:
+def tasks(data_dir: Path, options: Options) -> list[Task]:
     """Return the tasks of the five English sets, of COMETA's tuning split and of XL-BEL's ten languages.
 
-    Args:
-        add_mentions: add the training and dev mentions to the dictionary, as BioSyn and SapBERT do when they test
-            (their `test_dictionary.txt` already contains them).
+    With `bel_add_mentions` the training and dev mentions are added to the dictionary, as BioSyn and SapBERT do when they
+    test. Their `test_dictionary.txt` already contains them.
     """
-    sources = {name: _source(data_dir, *places, add_mentions) for name, *places in (*SETS, COMETA_TUNING)}
-    tuning = _task(COMETA_TUNING[0], sources.pop(COMETA_TUNING[0]), (), "")
-    english = [_task(name, source, ("bel",), "Mirror-BERT Table 2") for name, source in sources.items()]
-    xlbel = [_task(f"xlbel_{code}", _xlbel_source(code), ("xlbel",), "SapBERT") for code in XLBEL_LANGUAGES]
-    return [*english, tuning, *xlbel]
+    found = []
+    for name, folder, dictionary, rows, dataset in SETS:
+        source = _source(data_dir, folder, dictionary, rows, options.bel_add_mentions)
+        in_table = {"groups": ("bel",), "published": "Mirror-BERT Table 2"} if name != "bel_cometa_zero_shot" else {}
+        found.append(_task(name, *source, dataset=dataset, **in_table))
+    names = DataFile("biomed/xlbel/dictionary.tsv", ("cui", "name"))
+    for code in "de en es fi ja ko ru th tr zh".split():
+        test = DataFile(f"biomed/xlbel/{code}_queries.tsv", ("mention", "cui"), (1000,))
+        source = (test, names), partial(_read_tables, test, names, ()), "dictionary of xlbel"
+        fields = {"groups": ("xlbel",), "dataset": f"XL-BEL ({code})", "published": "SapBERT"}
+        found.append(_task(f"xlbel_{code}", *source, **fields))
+    return found
 
 
-def score(source: Source, encode: Encode, data_dir: Path) -> dict:
-    """Compute accuracy@1 and accuracy@5, and report the size and hash of the dictionary."""
-    queries, dictionary = source.read(data_dir)
+def score(read: Callable[[Path], tuple[Pairs, Pairs]], encode: Encode, data_dir: Path) -> dict:
+    """Compute accuracy@1 and accuracy@5, and the size and hash of the dictionary. `read` returns queries and dictionary."""
+    queries, dictionary = read(data_dir)
     ranks = link(encode, queries, dictionary)
     listing = "\n".join(f"{ids}\t{name}" for name, ids in dictionary)
     return {
@@ -120,119 +88,59 @@ def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) 
     parts = [(number, part) for number, (mention, _) in enumerate(queries) for part in mention.split("|")]
     mentions = list(dict.fromkeys(part for _, part in parts))
     of_mentions, of_names = encode(mentions), encode(names)  # (M, D), (N, D)
+    # In place, because a UMLS dictionary has millions of names.
     _, nearest = top_k(unit_length(of_mentions), unit_length(of_names, out=of_names), depth)  # (M, depth)
-    candidates = {
-        mention: [ids for column in found for ids in rows[names[column]]][:depth]
-        for mention, found in zip(mentions, nearest.tolist(), strict=True)
-    }
+    found = ([ids for column in columns for ids in rows[names[column]]][:depth] for columns in nearest.tolist())
+    candidates = dict(zip(mentions, found, strict=True))
     ranks = np.ones(len(queries), dtype=int)
     for number, part in parts:
-        ranks[number] = max(ranks[number], first_hit(candidates[part], queries[number][1], depth))
+        gold = set(queries[number][1].split("|"))
+        hits = (rank for rank, ids in enumerate(candidates[part], 1) if gold.intersection(ids.split("|")))
+        ranks[number] = max(ranks[number], next(hits, depth + 1))
     return ranks
 
 
-def first_hit(candidates: list[str], gold: str, depth: int = DEPTH) -> int:
-    """Return the rank, from 1, of the first candidate that shares an id with `gold`, or `depth` + 1 if none does.
-
-    Args:
-        candidates: ids of each candidate, joined by "|".
-        gold: ids of the query, joined by "|".
-    """
-    wanted = set(gold.split("|"))
-    return next((rank for rank, ids in enumerate(candidates, 1) if wanted.intersection(ids.split("|"))), depth + 1)
-
-
 def read_table(file: DataFile, data_dir: Path, text: str) -> Pairs:
-    """Read a file of the data folder.
+    """Read the ids and texts of a file of the data folder, from the columns `cui` and `text`.
 
-    Args:
-        text: column of the texts. Its normalised version (`mention_norm`, `name_norm`) is preferred; without one the
-            texts are lower-cased.
+    The normalized texts (`mention_norm`, `name_norm`) are preferred. Without them the texts are lower-cased.
     """
-    columns: Columns = file.read(data_dir)
+    columns = file.read(data_dir)
     texts = columns.get(f"{text}_norm") or [value.lower() for value in columns[text]]
     return list(zip(texts, columns["cui"], strict=True))
 
 
-def read_biosyn_dictionary(file: DataFile, data_dir: Path) -> Pairs:
-    """Read BioSyn's `test_dictionary.txt` or SapBERT's `COMETA_id_sf_dictionary.txt`."""
-    columns = file.read(data_dir)
-    return _drop_without_id(columns["name"], columns["cui"])
+def _task(name: str, files: tuple[DataFile, ...], read: Callable, layout: str, **fields) -> Task:
+    protocol = f"nearest dictionary name by cosine, a hit shares an id; {layout}"
+    return Task(name, "accuracy@1", protocol, files, partial(score, read), **fields)
 
 
-def read_biosyn_queries(files: Sequence[DataFile], data_dir: Path) -> Pairs:
-    """Read the mentions of BioSyn's `*.concept` files; mentions without an id are dropped."""
-    columns = [file.read(data_dir) for file in files]
-    return [pair for document in columns for pair in _drop_without_id(document["mention"], document["cui"])]
-
-
-def read_cometa_queries(file: DataFile, data_dir: Path) -> Pairs:
-    """Read the terms of a COMETA split with their general SNOMED ids."""
-    columns = file.read(data_dir)
-    return _drop_without_id(columns["Term"], columns["General SNOMED ID"])
-
-
-def _task(name: str, source: Source, groups: tuple[str, ...], published: str) -> Task:
-    return Task(
-        name=name,
-        metric="accuracy@1",
-        protocol=f"nearest dictionary name by cosine, a hit shares an id; {source.layout}",
-        files=source.files,
-        score=partial(score, source),
-        groups=groups,
-        published=published,
-    )
-
-
-def _source(data_dir: Path, folder: str, dictionary: str, rows: tuple[int, ...], add_mentions: bool) -> Source:
-    """Detect the layout of `biomed/<folder>/`: BioSyn's, COMETA's, or this project's."""
-    root = data_dir / "biomed" / folder
-    if any(root.glob("processed_test/*.concept")):
-        return _biosyn_source(data_dir, root)
-    cometa = data_dir / "biomed" / dictionary
-    if folder in COMETA_SPLITS and (cometa / "splits").is_dir():
-        return _cometa_source(data_dir, cometa, COMETA_SPLITS[folder])
-    parts = ("test", "train", "dev") if add_mentions else ("test",)
-    test, *others = (
-        DataFile(f"biomed/{folder}/{part}_queries.tsv", ("mention", "cui"), rows if part == "test" else ())
-        for part in parts
-    )
+def _source(
+    data_dir: Path, folder: str, dictionary: str, rows: tuple[int, ...], add_mentions: bool
+) -> tuple[tuple[DataFile, ...], Callable[[Path], tuple[Pairs, Pairs]], str]:
+    """Return the files of `biomed/<folder>/`, a function that reads them, and their layout: BioSyn's, COMETA's or our own."""
+    line_file = partial(LineFile, separator="||")
+    if concepts := sorted((data_dir / "biomed" / folder).glob("processed_test/*.concept")):
+        names = line_file(f"biomed/{folder}/test_dictionary.txt", ("cui", "name"))
+        columns = ("document", "span", "type", "mention", "cui")
+        queries = tuple(line_file(str(path.relative_to(data_dir)), columns) for path in concepts)
+        layout = "BioSyn's test_dictionary.txt (with training and dev mentions) and processed_test"
+        return (names, *queries), partial(_read_foreign, queries, names, "mention", "cui"), layout
+    if folder in COMETA_SPLITS and (data_dir / "biomed" / dictionary / "splits").is_dir():
+        names = line_file(f"biomed/{dictionary}/COMETA_id_sf_dictionary.txt", ("cui", "name"))
+        columns, split = ("Term", "General SNOMED ID"), COMETA_SPLITS[folder]
+        # The column of examples has quoted fields with line breaks.
+        test = DataFile(f"biomed/{dictionary}/splits/{split}/test.csv", columns, quoted=True)
+        return (test, names), partial(_read_foreign, (test,), names, *columns), f"COMETA's own files, split {split}"
+    test = DataFile(f"biomed/{folder}/test_queries.tsv", ("mention", "cui"), rows)
+    parts = ("train", "dev") if add_mentions else ()
+    others = [DataFile(f"biomed/{folder}/{part}_queries.tsv", ("mention", "cui")) for part in parts]
     names = DataFile(f"biomed/{dictionary}/dictionary.tsv", ("cui", "name"))
     layout = f"dictionary of {dictionary}" + (" and training and dev mentions" if add_mentions else "")
-    return Source((test, names, *others), partial(_read_tables, test, names, others), layout)
+    return (test, names, *others), partial(_read_tables, test, names, others), layout
 
 
-def _xlbel_source(language: str) -> Source:
-    test = DataFile(f"biomed/xlbel/{language}_queries.tsv", ("mention", "cui"), (XLBEL_ROWS,))
-    names = DataFile("biomed/xlbel/dictionary.tsv", ("cui", "name"))
-    return Source((test, names), partial(_read_tables, test, names, ()), "dictionary of xlbel")
-
-
-def _biosyn_source(data_dir: Path, root: Path) -> Source:
-    folder = root / "processed_test"
-    names = LineFile(_relative_path(root / "test_dictionary.txt", data_dir), ("cui", "name"), separator="||")
-    queries = tuple(
-        LineFile(_relative_path(path, data_dir), ("document", "span", "type", "mention", "cui"), separator="||")
-        for path in sorted(folder.glob("*.concept"))
-    )
-    return Source(
-        (names, *queries),
-        lambda data_dir: (read_biosyn_queries(queries, data_dir), read_biosyn_dictionary(names, data_dir)),
-        "BioSyn's test_dictionary.txt (with training and dev mentions) and processed_test",
-    )
-
-
-def _cometa_source(data_dir: Path, root: Path, split: str) -> Source:
-    names = LineFile(_relative_path(root / "COMETA_id_sf_dictionary.txt", data_dir), ("cui", "name"), separator="||")
-    test = QuotedFile(_relative_path(root / "splits" / split / "test.csv", data_dir), ("Term", "General SNOMED ID"))
-    return Source(
-        (test, names),
-        lambda data_dir: (read_cometa_queries(test, data_dir), read_biosyn_dictionary(names, data_dir)),
-        f"COMETA's own files, split {split}",
-    )
-
-
-def _read_tables(test: DataFile, names: DataFile, others: list[DataFile], data_dir: Path) -> tuple[Pairs, Pairs]:
+def _read_tables(test: DataFile, names: DataFile, others: Sequence[DataFile], data_dir: Path) -> tuple[Pairs, Pairs]:
     """Read the queries and the dictionary, and add the mentions of `others` to the dictionary."""
     dictionary = read_table(names, data_dir, "name")
     for file in others:
@@ -240,17 +148,17 @@ def _read_tables(test: DataFile, names: DataFile, others: list[DataFile], data_d
     return read_table(test, data_dir, "mention"), dictionary
 
 
-def _drop_without_id(texts: list[str], ids: list[str]) -> Pairs:
-    """Lower-case the texts and drop those without an id.
+def _read_foreign(
+    queries: Sequence[DataFile], names: DataFile, text: str, ids: str, data_dir: Path
+) -> tuple[Pairs, Pairs]:
+    """Read the queries, in the columns `text` and `ids`, and the dictionary of another project, lower-cased.
 
-    BioSyn joins the ids of composite mentions by "+", which is replaced by "|".
+    Texts without an id are dropped. BioSyn joins the ids of composite mentions by "+", which becomes "|".
     """
-    return [
-        (text.lower(), text_ids.replace("+", "|"))
-        for text, text_ids in zip(texts, ids, strict=True)
-        if text_ids.lower() != "cui-less"
-    ]
 
+    def pairs(file: DataFile, text: str, ids: str) -> Pairs:
+        columns = file.read(data_dir)
+        rows = zip(columns[text], columns[ids], strict=True)
+        return [(one.lower(), of_one.replace("+", "|")) for one, of_one in rows if of_one.lower() != "cui-less"]
 
-def _relative_path(path: Path, data_dir: Path) -> str:
-    return str(path.relative_to(data_dir))
+    return [pair for file in queries for pair in pairs(file, text, ids)], pairs(names, "name", "cui")

@@ -9,6 +9,8 @@ import evaluate
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
 
+from mirror.modeling.encoder import Encode
+
 
 logger = logging.getLogger(__name__)
 
@@ -21,42 +23,46 @@ class PairSimilarity(evaluate.Metric):
     """
 
     def _info(self) -> evaluate.MetricInfo:
-        number = datasets.Value("float64")
-        return evaluate.MetricInfo(
-            description="Spearman's rho and Pearson's r between predicted similarities and gold scores.",
-            citation="",
-            inputs_description="predictions: cosines of N pairs; references: gold scores of the pairs, on any scale.",
-            features=datasets.Features({"predictions": number, "references": number}),
-        )
+        features = datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("float64")))
+        return evaluate.MetricInfo("Spearman's rho and Pearson's r of similarities and gold scores.", "", features)
 
     def _compute(self, predictions: list[float], references: list[float]) -> dict[str, float]:
         if np.ptp(predictions) == 0 or np.ptp(references) == 0:
-            logger.warning(
-                "all %d similarities or gold scores are equal: a correlation is undefined and reported as 0",
-                len(predictions),
-            )
+            equal = "All %d similarities or gold scores are equal: a correlation is undefined and reported as 0"
+            logger.warning(equal, len(predictions))
             return {"spearman": 0.0, "pearson": 0.0}
-        return {
-            "spearman": float(spearmanr(predictions, references).statistic),
-            "pearson": float(pearsonr(predictions, references).statistic),
-        }
+        measures = {"spearman": spearmanr, "pearson": pearsonr}
+        return {name: float(measure(predictions, references).statistic) for name, measure in measures.items()}
 
 
 class Retrieval(evaluate.Metric):
     """Accuracy@k and mean reciprocal rank (MRR) of the correct answer.
 
-    `compute(predictions=ranks, at=(1, 5))` returns `accuracy@1`, `accuracy@5` and `mrr`; ranks start at 1.
+    `compute(predictions=ranks)` returns `accuracy@1`, `accuracy@5` and `mrr`. Ranks start at 1.
     """
 
     def _info(self) -> evaluate.MetricInfo:
+        features = datasets.Features({"predictions": datasets.Value("int64")})
         return evaluate.MetricInfo(
-            description="Fraction of queries whose correct answer is among the top k, and the mean of 1/rank.",
-            citation="",
-            inputs_description="predictions: the rank of each query's correct answer, starting at 1.",
-            features=datasets.Features({"predictions": datasets.Value("int64")}),
+            "Share of queries with the answer among the top k, and mean of 1/rank.", "", features
         )
 
-    def _compute(self, predictions: list[int], at: tuple[int, ...] = (1, 5)) -> dict[str, float]:
+    def _compute(self, predictions: list[int]) -> dict[str, float]:
         ranks = np.asarray(predictions)
-        hits = {f"accuracy@{k}": float((ranks <= k).mean()) for k in at}
+        hits = {f"accuracy@{k}": float((ranks <= k).mean()) for k in (1, 5)}
         return hits | {"mrr": float((1 / ranks).mean())}
+
+
+def paired_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Compute the cosine of row n of `left` (N, D) with row n of `right` (N, D), 0 for a zero vector.
+
+    Returns (N,) float64, rounded to seven decimals, the precision of float32: pairs of identical texts are tied in a ranking.
+    """
+    left, right = left.astype(np.float64), right.astype(np.float64)
+    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+    return ((left * right).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)).round(7)
+
+
+def cosines_of_pairs(encode: Encode, left: list[str], right: list[str]) -> np.ndarray:
+    """Compute the cosine of N pairs of texts, (N,). One call of `encode`, so a text that is on both sides is encoded once."""
+    return paired_cosines(*np.split(encode(left + right), 2))

@@ -1,9 +1,11 @@
-"""Published scores of papers and leaderboards, for comparison. Knows nothing of models.
+"""Published scores of papers and leaderboards, for comparison. All scores are fractions.
 
-All numbers of Mirror-BERT are in published_mirror_bert.tsv, one per line: where they are printed (table or section,
-row, column), the checkpoint that made them (Table 15), and what was scored. All scores are fractions. A row contains only scores under the same protocol as the task of that name. Where two
-protocols exist there are two tasks: `sickr` is the test part as in the papers, `sickr_full` all 9,927 pairs as in
-MTEB.
+published_mirror_bert.tsv has all numbers of Mirror-BERT, with the checkpoint that made them (Table 15). published_cmlm.tsv
+has Tables 1 to 7 of CMLM in percent, as printed. "CMLM+BR" in Table 6 is printed as "ours", and ", frozen" and ", trained"
+tell the halves of Table 4 apart. published_others.tsv has scores of MTEB and of SimCSE.
+
+A row of `ROWS` contains only scores under the same protocol as the task of that name. Where two protocols exist there are
+two tasks: `sickr` is the test part as in the papers, `sickr_full` all 9,927 pairs as in MTEB.
 """
 
 from __future__ import annotations
@@ -11,23 +13,13 @@ from __future__ import annotations
 import csv
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from mirror.common.errors import InputError, did_you_mean
-from mirror.evaluation.published_cmlm import scores_by_task
 
 
-STS = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb")
-STS_PAPER, STS_MTEB = (*STS, "sickr"), (*STS, "sickr_full")
-MULTISIMLEX = tuple(f"multisimlex_{code}" for code in "eng fra est ara cmn rus spa pol".split())
-MULTILINGUAL_STS = ("sts17_es", "sts17_ar", "sts_ru")
-BIOMEDICAL = tuple(f"bel_{name}" for name in ("ncbi", "bc5cdr_disease", "bc5cdr_chemical", "askapatient", "cometa"))
-TRANSFER = tuple(f"transfer_{name}" for name in "mr cr subj mpqa sst2 trec mrpc sicke sickr".split())
-
-
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """Published scores of one system."""
 
     system: str  # usual name of the checkpoint, then pooling or variant
@@ -35,9 +27,8 @@ class Row:
     scores: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Number:
-    """A number that a paper prints: a line of the data file."""
+class Number(NamedTuple):
+    """A number that Mirror-BERT prints: a line of the data file."""
 
     table: str  # "16", or "section 4.2"
     row: str
@@ -49,48 +40,38 @@ class Number:
 
     @property
     def system(self) -> str:
+        """Return the usual name of the checkpoint, then its variant."""
         if self.variant.startswith("mirror"):
             return f"mirror-{self.model}{self.variant.removeprefix('mirror')}"
         return f"{self.model} {self.variant}".strip()
 
 
-def read_numbers(path: Path) -> tuple[Number, ...]:
-    """Read a tab-separated file with the fields of `Number`."""
-    with path.open(encoding="utf-8", newline="") as lines:
-        rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-        return tuple(Number(**row | {"value": float(row["value"])}) for row in rows)
+def _read_tsv(name: str) -> list[dict[str, str]]:
+    with Path(__file__).with_name(name).open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-MIRROR_BERT = read_numbers(Path(__file__).with_name("published_mirror_bert.tsv"))
+MIRROR_BERT = tuple(Number(**row | {"value": float(row["value"])}) for row in _read_tsv("published_mirror_bert.tsv"))
 # Tables 1, 4, 5, 6 and 9 repeat rows of 16 to 19 and 14. The others print ablations.
 COMPARED_TABLES = ("2", "3", "16", "17", "18", "19", "section 4.2", "section 4.4")
 COMPARED_VARIANTS = ("", "cls", "mean_padded", "mirror", "mirror drophead")
 
-
-def _row(system: str, source: str, *parts: tuple[tuple[str, ...], str]) -> Row:
-    """Build a row from `parts`: task names, and their scores in the same order, as percentages or as fractions."""
-    scores = {}
-    for names, numbers in parts:
-        values = [float(number) for number in numbers.split()]
-        scores |= {name: value / 100 if max(values) > 1 else value for name, value in zip(names, values, strict=True)}
-    return Row(system, source, scores)
-
-
-def _mirror_bert_rows() -> list[Row]:
-    """Build a row for each system of Mirror-BERT from the numbers that are main scores of tasks."""
-    numbers: dict[str, list[Number]] = {}
-    for number in MIRROR_BERT:
-        is_task = number.score != "average" and " " not in number.score
-        if is_task and number.table in COMPARED_TABLES and number.variant in COMPARED_VARIANTS:
-            numbers.setdefault(number.system, []).append(number)
-    return [Row(system, _source(found), {n.score: n.value for n in found}) for system, found in numbers.items()]
-
-
-def _source(numbers: Sequence[Number]) -> str:
-    places = dict.fromkeys(n.table if n.table.startswith("section") else f"Table {n.table}" for n in numbers)
-    return f"Mirror-BERT {', '.join(places)}"
-
-
+CMLM_AVERAGES = ("Avg.", "Mean")  # as printed: some differ from the mean of their row
+# Printed as 9.5; the printed mean of the row, 88.8, implies about 96.
+MISPRINTS = (("5", "CMLM+BR+NLI", "es"),)
+_SENTEVAL = {column: f"transfer_{column.lower()}" for column in "MR CR SUBJ MPQA TREC MRPC".split()}
+_SENTEVAL |= {"SST": "transfer_sst2", "SICK-E": "transfer_sicke", "SICK-R": "transfer_sickr"}
+_XEVAL = {language: f"xeval_{language}" for language in "ar bg de el en es fr hi ru sw th tr ur vi zh".split()}
+_CODES = {
+    "af": "afr", "ar": "ara", "bg": "bul", "bn": "ben", "de": "deu", "el": "ell", "es": "spa", "et": "est", "eu": "eus",
+    "fa": "pes", "fi": "fin", "fr": "fra", "he": "heb", "hi": "hin", "hu": "hun", "id": "ind", "it": "ita", "ja": "jpn",
+    "jv": "jav", "ka": "kat", "kk": "kaz", "ko": "kor", "ml": "mal", "mr": "mar", "nl": "nld", "pt": "por", "ru": "rus",
+    "sw": "swh", "ta": "tam", "te": "tel", "th": "tha", "tl": "tgl", "tr": "tur", "ur": "urd", "vi": "vie", "zh": "cmn",
+}  # fmt: skip
+# Column -> task, for the tables in which a column is the main score of a task.
+CMLM_TASKS = {"1": _SENTEVAL, "2": _XEVAL, "3": _XEVAL, "7": _SENTEVAL}
+CMLM_TASKS["5"] = {column: f"tatoeba_{code}" for column, code in _CODES.items()}
+CMLM_TASKS["6"] = {code: f"tatoeba_{code}" for code in "fra cmn spa deu rus ita tur por hun jpn nld".split()}
 # System -> table and row of CMLM. The baselines without a checkpoint of that name are only in the tables of studies.
 CMLM_SYSTEMS = {
     "cmlm-base": (("1", "CMLM base"),),
@@ -107,68 +88,68 @@ CMLM_SYSTEMS = {
     "cmlm-multilingual-s3-nli": (("3", "S3+NLI"), ("5", "CMLM+BR+NLI")),
     "cmlm-f-mbert": (("3", "f-mBERT"),),
 }
+# Every printed number of CMLM: (table, row, column) -> percent.
+CMLM = {(row["table"], row["row"], row["column"]): float(row["value"]) for row in _read_tsv("published_cmlm.tsv")}
 
 
-def _cmlm_rows() -> list[Row]:
-    """Build a row for each system of CMLM whose name a checkpoint can have."""
-    return [
-        Row(
-            system,
-            f"CMLM Table{'s' * (len(places) > 1)} {' and '.join(table for table, _ in places)}",
-            {task: score for place in places for task, score in scores_by_task(*place).items()},
-        )
-        for system, places in CMLM_SYSTEMS.items()
-    ]
+def printed_table(table: str) -> dict[str, dict[str, float]]:
+    """Return a table of CMLM as fractions: row -> column -> score, misprints left out."""
+    found: dict[str, dict[str, float]] = {}
+    for place, percent in CMLM.items():
+        if place[0] == table and place not in MISPRINTS:
+            found.setdefault(place[1], {})[place[2]] = round(percent / 100, 4)
+    return found
 
 
-ROWS = (
-    _row("all-MiniLM-L6-v2 mean", "MTEB results repository",
-         (STS_MTEB, "72.37 80.60 75.59 85.39 78.99 82.03 77.58"),
-         (("sts17_es", "sts17_ar"), "76.12 50.89")),
-    _row("LaBSE cls", "MTEB results repository",
-         (STS_MTEB, "65.08 67.98 64.03 76.59 72.98 72.25 69.99"),
-         (("sts17_es", "sts17_ar"), "80.83 69.07")),
-    _row("paraphrase-multilingual-MiniLM-L12-v2 mean", "MTEB results repository",
-         (STS_MTEB, "76.02 80.70 78.85 85.84 81.05 84.42 79.61"),
-         (("sts17_es", "sts17_ar"), "85.56 79.16")),
-    _row("all-mpnet-base-v2 mean", "MTEB paper",
-         (STS_MTEB, "72.63 83.48 78.00 85.66 80.03 83.42 80.59")),
-    _row("bert-base-uncased mean", "MTEB paper; CMLM Table 1 (transfer)",
-         (STS_MTEB, "30.87 59.89 47.73 60.29 63.73 47.29 58.65"),
-         (TRANSFER, "81.6 87.4 95.2 87.8 85.8 90.6 71.1 79.3 80.5")),
-    *_mirror_bert_rows(),
-    _row("unsup-simcse-bert-base-uncased cls", "SimCSE Table 5",
-         (STS_PAPER, "68.40 82.41 74.38 80.91 78.56 76.85 72.23")),
-    _row("sup-simcse-bert-base-uncased pooler", "SimCSE Table 5; MTEB paper (SICK-R, all)",
-         (STS_PAPER, "75.30 84.67 80.19 85.40 80.82 84.25 80.39"), (("sickr_full",), "80.77")),
-    *_cmlm_rows(),
-)  # fmt: skip
+def _all_rows() -> list[Row]:
+    """Build a row for each system of MTEB and SimCSE, then of Mirror-BERT, then of CMLM, from the main scores of tasks."""
+    others: dict[str, Row] = {}
+    for line in _read_tsv("published_others.tsv"):
+        row = others.setdefault(line["system"], Row(line["system"], line["source"], {}))
+        row.scores[line["task"]] = float(line["percent"]) / 100
+    numbers: dict[str, list[Number]] = {}
+    for number in MIRROR_BERT:
+        is_task = number.score != "average" and " " not in number.score
+        if is_task and number.table in COMPARED_TABLES and number.variant in COMPARED_VARIANTS:
+            numbers.setdefault(number.system, []).append(number)
+    rows = list(others.values())
+    for system, found in numbers.items():
+        places = dict.fromkeys(n.table if n.table.startswith("section") else f"Table {n.table}" for n in found)
+        rows.append(Row(system, f"Mirror-BERT {', '.join(places)}", {n.score: n.value for n in found}))
+    for system, places in CMLM_SYSTEMS.items():
+        tables = " and ".join(table for table, _ in places)
+        scores = {
+            CMLM_TASKS[table][column]: score
+            for table, row in places
+            for column, score in printed_table(table)[row].items()
+            if column in CMLM_TASKS[table]
+        }
+        rows.append(Row(system, f"CMLM Table{'s' * (len(places) > 1)} {tables}", scores))
+    return rows
+
+
+ROWS = tuple(_all_rows())
 
 
 def checkpoint_name(*models: str) -> str:
-    """Return the name of a checkpoint in the published tables: the last part of a path or Hub id, in lower case.
-
-    Args:
-        models: one, or one for each of two languages.
-    """
+    """Return the name of one model, or of one for each of two languages: the last part of path or Hub id, in lower case."""
     return "+".join(PurePath(model).name.lower() for model in models)
 
 
 def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row | None:
     """Return the row of the system that has the name most similar to the model's and shares a task with it.
 
-    Only names are compared, so the system is always printed with its scores. None if no name is similar, or if nothing
-    was published of the most similar system on these tasks: another checkpoint's numbers are not shown instead.
-
-    Args:
-        model_name_or_path: a model, or two joined by "+": an encoder for each language.
-        tasks: names of the scored tasks.
+    None if no name is similar, or if nothing was published of the most similar system on these tasks: another checkpoint's
+    numbers are not shown instead. An encoder for each language is two models joined by "+".
     """
     name = checkpoint_name(*model_name_or_path.split("+"))
 
     def similarity(row: Row) -> tuple[float, bool, float]:
         checkpoint, *qualifiers = row.system.split()
-        return _name_similarity(name, checkpoint), qualifiers == [pooling], _name_similarity(name, row.system)
+        of_checkpoint, of_system = (
+            difflib.SequenceMatcher(None, name, other.lower()).ratio() for other in (checkpoint, row.system)
+        )
+        return of_checkpoint, qualifiers == [pooling], of_system
 
     rows = [row for row in ROWS if ("+" in row.system) == ("+" in name)]
     closest = max(0.6, *(similarity(row)[0] for row in rows))
@@ -180,25 +161,20 @@ def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | 
     """Select the published row for each record of results.json.
 
     Args:
-        system: name of a published system, "none" for no row, or None for the system with the most similar name.
-
-    Raises:
-        InputError: there is no row of that system.
+        system: Name of a published system, "none" for no row, or None for the system with the most similar name. An
+            unknown name is an `InputError`.
     """
     if system == "none":
         return [None] * len(records)
-    if system is None:
-        return [nearest_row(_models(record), record["pooling"], set(record["tasks"])) for record in records]
-    rows = {row.system: row for row in ROWS}
-    if system not in rows:
-        raise InputError(f"--published: no row of '{system}'{did_you_mean(system, rows)}; known: {', '.join(rows)}")
-    return [rows[system]] * len(records)
-
-
-def _models(record: dict) -> str:
-    names = (record.get(key) for key in ("model_name_or_path", "second_model_name_or_path"))
-    return "+".join(name for name in names if name)
-
-
-def _name_similarity(one: str, other: str) -> float:
-    return difflib.SequenceMatcher(None, one, other.lower()).ratio()
+    if system:
+        rows = {row.system: row for row in ROWS}
+        if system not in rows:
+            meant = did_you_mean(system, rows)
+            raise InputError(f"--published: no row of '{system}'{meant}; known: {', '.join(rows)}")
+        return [rows[system]] * len(records)
+    keys = ("model_name_or_path", "second_model_name_or_path")
+    models = ("+".join(record[key] for key in keys if record.get(key)) for record in records)
+    return [
+        nearest_row(name, record["pooling"], set(record["tasks"]))
+        for name, record in zip(models, records, strict=True)
+    ]

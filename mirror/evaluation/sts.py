@@ -1,4 +1,4 @@
-"""Graded similarity of pairs: sentences (STS, SICK-R), words (SimLex and others) and cross-lingual words.
+"""Graded similarity of pairs: sentences (STS, SICK-R), words (SimLex and others), words across languages, a user's file.
 
 All tasks use one protocol: one Spearman rho over all pairs of the set, between cosines and human scores. A yearly STS
 set is the concatenation of its subsets ("all" of Reimers and Gurevych 2019). The mean of the per-subset rhos, which
@@ -8,45 +8,57 @@ sentence; "null", "NA" and "nan" are words.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 
 import numpy as np
 
-from mirror.evaluation.metrics import PairSimilarity
-from mirror.evaluation.task import Columns, DataFile, Task
+from mirror.common.errors import InputError
+from mirror.evaluation.metrics import PairSimilarity, cosines_of_pairs
+from mirror.evaluation.task import DataFile, Options, Task
 from mirror.modeling.encoder import Encode
 
 
 SENTENCES, WORDS = ("sentence1", "sentence2"), ("word1", "word2")
+TEST = ("default", "test")  # configuration and split of most sets on the Hub
 
-# name, files, numbers of rows (empty: any), lowest and highest score, group, source of published scores
+# Task, files in sts/ and their numbers of rows (empty: any), lowest score, group, published scores, name of the data set,
+# its id, configuration and split on the Hub. The highest score is 5.
 SENTENCE_SETS = (
-    ("sts12", ("sts12",), (3108,), (0, 5), "sts", "MTEB STS12; Mirror-BERT Table 3"),
-    ("sts13", ("sts13",), (1500,), (0, 5), "sts", "MTEB STS13; Mirror-BERT Table 3 (without SMT)"),
-    ("sts14", ("sts14",), (3750,), (0, 5), "sts", "MTEB STS14; Mirror-BERT Table 3"),
-    ("sts15", ("sts15",), (3000,), (0, 5), "sts", "MTEB STS15; Mirror-BERT Table 3"),
-    ("sts16", ("sts16",), (1186,), (0, 5), "sts", "MTEB STS16; Mirror-BERT Table 3"),
-    ("stsb", ("stsb_test",), (1379,), (0, 5), "sts", "MTEB STSBenchmark; Mirror-BERT Table 3"),
-    ("stsb_dev", ("stsb_dev",), (1500,), (0, 5), None, "model selection only"),
-    ("sickr", ("sickr_test",), (4927,), (1, 5), "sts", "Mirror-BERT Table 3, SimCSE Table 5 (the test part)"),
-    ("sickr_full", ("sickr_train", "sickr_trial", "sickr_test"), (4500, 500, 4927), (1, 5), None, "MTEB SICK-R"),
-    ("sts17_es", ("sts17_es",), (250,), (0, 5), "multilingual_sts", "MTEB STS17 es-es; Mirror-BERT Table 4"),
-    ("sts17_ar", ("sts17_ar",), (250,), (0, 5), "multilingual_sts", "MTEB STS17 ar-ar; Mirror-BERT Table 4"),
-    ("sts_ru", ("sts_ru",), (), (0, 5), "multilingual_sts", "Mirror-BERT Table 4"),
-)
+    ("sts12", {"sts12": 3108}, 0, "sts", "MTEB STS12; Mirror-BERT Table 3", "STS 2012", "mteb/sts12-sts", *TEST),
+    ("sts13", {"sts13": 1500}, 0, "sts", "MTEB STS13; Mirror-BERT Table 3 (without SMT)", "STS 2013", "mteb/sts13-sts", *TEST),
+    ("sts14", {"sts14": 3750}, 0, "sts", "MTEB STS14; Mirror-BERT Table 3", "STS 2014", "mteb/sts14-sts", *TEST),
+    ("sts15", {"sts15": 3000}, 0, "sts", "MTEB STS15; Mirror-BERT Table 3", "STS 2015", "mteb/sts15-sts", *TEST),
+    ("sts16", {"sts16": 1186}, 0, "sts", "MTEB STS16; Mirror-BERT Table 3", "STS 2016", "mteb/sts16-sts", *TEST),
+    ("stsb", {"stsb_test": 1379}, 0, "sts", "MTEB STSBenchmark; Mirror-BERT Table 3", "STS Benchmark (test)",
+     "mteb/stsbenchmark-sts", *TEST),
+    ("stsb_dev", {"stsb_dev": 1500}, 0, "", "model selection only", "STS Benchmark (dev)",
+     "mteb/stsbenchmark-sts", "default", "validation"),
+    ("sickr", {"sickr_test": 4927}, 1, "sts", "Mirror-BERT Table 3, SimCSE Table 5 (the test part)", "SICK-R (test)"),
+    ("sickr_full", {"sickr_train": 4500, "sickr_trial": 500, "sickr_test": 4927}, 1, "", "MTEB SICK-R",
+     "SICK-R (all pairs)", "mteb/sickr-sts", *TEST),
+    ("sts17_es", {"sts17_es": 250}, 0, "multilingual_sts", "MTEB STS17 es-es; Mirror-BERT Table 4", "STS 2017 (Spanish)",
+     "mteb/sts17-crosslingual-sts", "es-es", "test"),
+    ("sts17_ar", {"sts17_ar": 250}, 0, "multilingual_sts", "MTEB STS17 ar-ar; Mirror-BERT Table 4", "STS 2017 (Arabic)",
+     "mteb/sts17-crosslingual-sts", "ar-ar", "test"),
+    ("sts_ru", {"sts_ru": None}, 0, "multilingual_sts", "Mirror-BERT Table 4", "Russian STS Benchmark",
+     "ai-forever/ru-stsbenchmark-sts", *TEST),
+)  # fmt: skip
+# Task, file in wordsim/, number of rows, highest score (the lowest is 0), group, name of the data set.
 WORD_SETS = (
-    ("simlex999", "simlex999", 999, (0, 10), "word"),
-    ("simverb3500", "simverb3500", 3500, (0, 10), "word"),
-    ("men", "men3000", 3000, (0, 50), "word"),
-    ("ws353", "ws353", 353, (0, 10), "word"),
-    ("ws353_sim", "ws353_sim", 203, (0, 10), None),
-    ("ws353_rel", "ws353_rel", 252, (0, 10), None),
-    ("rw", "rw2034", 2034, (0, 10), "word"),
-    ("rg65", "rg65", 65, (0, 4), "word"),
-    ("mturk287", "mturk287", 287, (0, 5), "word"),
-    ("mturk771", "mturk771", 771, (0, 5), "word"),
+    ("simlex999", "simlex999", 999, 10, "word", "SimLex-999"),
+    ("simverb3500", "simverb3500", 3500, 10, "word", "SimVerb-3500"),
+    ("men", "men3000", 3000, 50, "word", "MEN"),
+    ("ws353", "ws353", 353, 10, "word", "WordSim-353"),
+    ("ws353_sim", "ws353_sim", 203, 10, "", "WordSim-353 (similarity)"),
+    ("ws353_rel", "ws353_rel", 252, 10, "", "WordSim-353 (relatedness)"),
+    ("rw", "rw2034", 2034, 10, "word", "Stanford Rare Words"),
+    ("rg65", "rg65", 65, 4, "word", "RG-65"),
+    ("mturk287", "mturk287", 287, 5, "word", "MTurk-287"),
+    ("mturk771", "mturk771", 771, 5, "word", "MTurk-771"),
 )
 
 # The copy of SICK on the Hub has no split. If the data folder contains this file, `sickr_full` reads it.
@@ -55,106 +67,82 @@ SICK_FULL = DataFile("sts/sickr_full.tsv", (*SENTENCES, "score"), (9927,), (1, 5
 # The twelve languages of Vulić et al. (2020) and Arabic (Mirror-BERT Table 1); language pairs of Mirror-BERT Table 5.
 MULTISIMLEX = "ARA CMN CYM ENG EST FIN FRA HEB POL RUS SPA SWA YUE".split()
 MULTISIMLEX_PAIRS = ["-".join(pair) for pair in combinations(("ENG", "FRA", "CMN", "HEB"), 2)]
-MULTISIMLEX_ROWS = 1888
 
 
-def tasks(data_dir: Path) -> list[Task]:
+def tasks(data_dir: Path, options: Options) -> list[Task]:
     """Return all tasks of this family, including Multi-SimLex in every language of the data folder."""
-    fixed = [
-        _task(name, [f"sts/{file}.tsv" for file in files], rows, score_range, SENTENCES, group, published)
-        for name, files, rows, score_range, group, published in _sentence_sets(data_dir)
+    found = []
+    for name, files, lowest, group, published, dataset, *hub in SENTENCE_SETS:
+        if name == "sickr_full" and (data_dir / SICK_FULL.path).is_file():
+            files = {"sickr_full": SICK_FULL.rows[0]}
+        paths = {f"sts/{file}.tsv": rows for file, rows in files.items()}
+        found.append(_task(name, paths, (lowest, 5), SENTENCES, group, dataset, published, tuple(hub)))
+    found += [
+        _task(name, {f"wordsim/{file}.tsv": rows}, (0, highest), WORDS, group, dataset)
+        for name, file, rows, highest, group, dataset in WORD_SETS
     ]
-    fixed += [
-        _task(name, [f"wordsim/{file}.tsv"], (rows,), score_range, WORDS, group)
-        for name, file, rows, score_range, group in WORD_SETS
-    ]
-    return fixed + _multisimlex(data_dir)
+    stored = {path.stem for path in (data_dir / "multisimlex").glob("*.tsv")}
+    swapped = {"-".join(reversed(stem.split("-"))) for stem in stored}  # the folder may have a pair in the other order
+    for stem in sorted(stored | set(MULTISIMLEX) | (set(MULTISIMLEX_PAIRS) - swapped)):
+        languages, cross = stem.lower(), "-" in stem
+        rows, group, table = (None, "multisimlex_cross", 5) if cross else (1888, "multisimlex", 1)
+        name, dataset = f"multisimlex_{languages.replace('-', '_')}", f"Multi-SimLex ({languages})"
+        paths = {f"multisimlex/{stem}.tsv": rows}
+        found.append(_task(name, paths, (0, 6), WORDS, group, dataset, f"Mirror-BERT Table {table}"))
+    return found
+
+
+def pairs_task(path: str | Path) -> Task:
+    """Return the task of a user's own file of scored pairs, named by the file's stem.
+
+    It is a `.tsv` with a header, a column `score` of any numbers, and two columns of texts. Further columns are ignored. A
+    file that is missing or damaged or lacks a column is an `InputError`.
+    """
+    path = Path(path).resolve()
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    scored = DataFile(str(path), ("score",), score_range=(-math.inf, math.inf))
+    texts = [column for column in scored.read(Path()) if column != "score"][:2]
+    if len(texts) < 2:
+        raise InputError(f"{path}: two columns of texts are needed beside the column 'score'")
+    return _task(path.stem, {str(path): None}, scored.score_range, (texts[0], texts[1]), "", path.name)
 
 
 def score_pairs(files: tuple[DataFile, ...], columns: tuple[str, str], encode: Encode, data_dir: Path) -> dict:
     """Compute Spearman and Pearson over all pairs of all files, and the mean Spearman of several subsets."""
-    data = _concatenate([file.read(data_dir) for file in files])
-    left, right = data[columns[0]], data[columns[1]]
+    parts = [file.read(data_dir) for file in files]
+    shared = [name for name in parts[0] if all(name in part for part in parts)]
+    data = {name: [value for part in parts for value in part[name]] for name in shared}
     gold = np.array([float(score) for score in data["score"]])  # (N,)
-    vectors = encode(left + right)  # (2N, D); one call, so a text that is on both sides is encoded once
-    cosines = paired_cosines(vectors[: len(left)], vectors[len(left) :])  # (N,)
+    cosines = cosines_of_pairs(encode, data[columns[0]], data[columns[1]])  # (N,)
     metric = PairSimilarity(keep_in_memory=True)
     overall = metric.compute(predictions=cosines, references=gold)
-    subsets = {name: _rho(metric, cosines, gold, rows) for name, rows in _subsets(data).items()}
     fields = {"main_score": overall["spearman"], "num_examples": len(gold), "pearson_cosine": overall["pearson"]}
-    if len(subsets) > 1:
+    rows_of: dict[str, list[int]] = {}
+    for row, name in enumerate(data.get("subset", ())):
+        rows_of.setdefault(name, []).append(row)
+    if len(rows_of) > 1:
+        parts = {
+            name: metric.compute(predictions=cosines[rows], references=gold[rows]) for name, rows in rows_of.items()
+        }
+        subsets = {name: part["spearman"] for name, part in parts.items()}
         fields |= {"mean_of_subsets": float(np.mean(list(subsets.values()))), "subsets": subsets}
     return fields
 
 
-def paired_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Cosine of row n of `left` (N, D) with row n of `right` (N, D); 0 for a zero vector.
-
-    Rounded to seven decimals, the precision of float32, so that pairs of identical texts are tied in a ranking.
-
-    Returns:
-        (N,) float64.
-    """
-    left, right = left.astype(np.float64), right.astype(np.float64)
-    norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
-    return ((left * right).sum(axis=1) / np.maximum(norms, np.finfo(np.float64).tiny)).round(7)
-
-
-def _sentence_sets(data_dir: Path) -> list[tuple]:
-    if not (data_dir / SICK_FULL.path).is_file():
-        return list(SENTENCE_SETS)
-    single_file = (("sickr_full",), SICK_FULL.rows)
-    return [(row[0], *single_file, *row[3:]) if row[0] == "sickr_full" else row for row in SENTENCE_SETS]
-
-
-def _task(name, paths, rows, score_range, columns, group, published="") -> Task:
-    sizes = [(size,) for size in rows] or [()] * len(paths)
-    files = tuple(
-        DataFile(path, (*columns, "score"), size, score_range) for path, size in zip(paths, sizes, strict=True)
-    )
-    return Task(
-        name=name,
-        metric="spearman_cosine",
-        protocol="all pairs concatenated, one Spearman rho between cosine and gold score",
-        files=files,
-        score=partial(score_pairs, files, columns),
-        groups=(group,) if group else (),
-        published=published,
-    )
-
-
-def _multisimlex(data_dir: Path) -> list[Task]:
-    """Return tasks for the declared languages and pairs and for those in the folder, which may reverse a pair."""
-    found = {path.stem for path in (data_dir / "multisimlex").glob("*.tsv")}
-    swapped = {"-".join(reversed(stem.split("-"))) for stem in found}
-    stems = sorted(found | set(MULTISIMLEX) | (set(MULTISIMLEX_PAIRS) - swapped))
-    return [_multisimlex_task(stem) for stem in stems]
-
-
-def _multisimlex_task(stem: str) -> Task:
-    cross = "-" in stem
-    return _task(
-        name=f"multisimlex_{stem.lower().replace('-', '_')}",
-        paths=[f"multisimlex/{stem}.tsv"],
-        rows=() if cross else (MULTISIMLEX_ROWS,),
-        score_range=(0, 6),
-        columns=WORDS,
-        group="multisimlex_cross" if cross else "multisimlex",
-        published="Mirror-BERT Table 5" if cross else "Mirror-BERT Table 1",
-    )
-
-
-def _concatenate(parts: list[Columns]) -> Columns:
-    shared = [name for name in parts[0] if all(name in part for part in parts)]
-    return {name: [value for part in parts for value in part[name]] for name in shared}
-
-
-def _subsets(data: Columns) -> dict[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for row, name in enumerate(data.get("subset", ())):
-        rows.setdefault(name, []).append(row)
-    return rows
-
-
-def _rho(metric: PairSimilarity, cosines: np.ndarray, gold: np.ndarray, rows: list[int]) -> float:
-    return metric.compute(predictions=cosines[rows], references=gold[rows])["spearman"]
+def _task(
+    name: str,
+    paths: Mapping[str, int | None],
+    score_range: tuple[float, float],
+    columns: tuple[str, str],
+    group: str,
+    dataset: str,
+    published: str = "",
+    hub: tuple[str, ...] = (),
+) -> Task:
+    """Build a task on files, by path with their numbers of rows (None: any)."""
+    protocol = "all pairs concatenated, one Spearman rho between cosine and gold score"
+    columns_of_file = (*columns, "score")
+    files = tuple(DataFile(path, columns_of_file, (n,) if n else (), score_range) for path, n in paths.items())
+    fields = {"groups": (group,) if group else (), "dataset": dataset, "hub": hub, "published": published}
+    return Task(name, "spearman_cosine", protocol, files, partial(score_pairs, files, columns), **fields)

@@ -1,7 +1,7 @@
 """One attention function for what those of transformers do not support: drophead, controlled dropout, packed rows.
 
-It runs inside unmodified models, through transformers' attention interface, and is scaled dot-product attention
-(SDPA) whenever the model is in eval mode. Knows nothing of training or pooling.
+It runs inside unmodified models, through transformers' attention interface, and is scaled dot-product attention (SDPA) whenever the
+model is in eval mode. Knows nothing of training or pooling.
 """
 
 from __future__ import annotations
@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import sdpa_mask
-from transformers.modeling_flash_attention_utils import FLASH_ATTN_KERNEL_FALLBACK, _flash_attention_forward
+from transformers.modeling_flash_attention_utils import _flash_attention_forward
 from transformers.utils import is_flash_attn_2_available
 
-from mirror.modeling.cpu_attention import Group, attend_by_length, sliding_window_mask
+from mirror.modeling.cpu_kernels import Group, attend_by_length, sliding_window_mask
 from mirror.modeling.dropout import apply_dropout, drophead_scale
 
 
 BY_LENGTH = ("cpu",)  # devices on which many small products are faster than padding
-FLASH_ATTN = "flash_attention_2"  # the installed package flash-attn
-KERNELS = FLASH_ATTN_KERNEL_FALLBACK[FLASH_ATTN]  # its build for the package `kernels`, on the Hub
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class PackedLayout:
     mask: Tensor  # (N, T) 1 for a token and 0 for padding
 
     def pad(self, tokens: Tensor) -> Tensor:
-        """(S, ...) to (N, T, ...) with zeros for padding; the padding at the end of the packed row is dropped."""
+        """Return (S, ...) as (N, T, ...) with zeros for padding. Drops the padding at the end of the packed row."""
         rows = tokens.new_zeros(self.mask.numel(), *tokens.shape[1:])
         return rows.index_copy(0, self.slots, tokens[: len(self.slots)]).unflatten(0, self.mask.shape)
 
@@ -51,24 +49,13 @@ class PackedLayout:
         return F.pad(self.lengths.cumsum(0), (1, 0)).int()
 
 
-def uses_attention_interface(model: PreTrainedModel) -> bool:
-    """Whether the model takes its attention function from transformers' registry (MPNet and DeBERTa do not)."""
-    return model._supports_attention_backend
+def use_mirror_attention(model: PreTrainedModel, drophead_rate: float = 0.0, paired: bool = False) -> None:
+    """Make `model` use `mirror_attention` with this drophead rate. Nothing of this is written to its config.json.
 
-
-def use_mirror_attention(
-    model: PreTrainedModel, drophead_rate: float = 0.0, paired: bool = False, kernels: bool = False
-) -> None:
-    """Make `model` use `mirror_attention`; nothing of this is written to its config.json.
-
-    Args:
-        drophead_rate: probability that a head of a row is dropped, in training mode only.
-        paired: controlled dropout: rows i and B + i of a batch of 2B share all noise.
-        kernels: packed rows on a GPU go through the build of flash-attn that the package `kernels` downloads.
+    `paired` is controlled dropout: rows i and B + i of a batch of 2B share all noise.
     """
-    name = f"mirror_drophead_{drophead_rate}{'_paired' if paired else ''}{'_kernels' if kernels else ''}"
-    attention = partial(mirror_attention, drophead_rate=drophead_rate, paired=paired, kernels=kernels)
-    AttentionInterface.register(name, attention)
+    name = f"mirror_drophead_{drophead_rate}{'_paired' if paired else ''}"
+    AttentionInterface.register(name, partial(mirror_attention, drophead_rate=drophead_rate, paired=paired))
     AttentionMaskInterface.register(name, _padding_mask)
     model.set_attn_implementation(name)
 
@@ -86,16 +73,15 @@ def mirror_attention(
     *,
     drophead_rate: float,
     paired: bool,
-    kernels: bool = False,
     **kwargs,
 ) -> tuple[Tensor, None]:
-    """Attention as transformers calls it: (B, H, T, d) each of query, key and value to (B, T, H, d).
+    """Compute attention as transformers calls it: query, key and value of (B, H, T, d) each become (B, T, H, d).
 
     Args:
-        attention_mask: (B, 1, T, T) bool, or None if every token attends to every other.
-        dropout: of the attention weights; 0 in eval mode.
+        attention_mask: (B, 1, T, T) bool. None: every token attends to every other.
+        dropout: rate for the attention weights, 0 in eval mode.
         sliding_window: tokens i and j attend to each other if |i - j| is less (ModernBERT's local layers).
-        packed: given to `model(...)` as a keyword for a packed row: B is 1, T the length of the row, and a token attends to
+        packed: passed to `model(...)` as a keyword for a packed row. B is 1, T is the length of the row, and a token attends to
             its own text only.
     """
     if key.shape[1] < query.shape[1]:  # grouped-query attention
@@ -110,8 +96,6 @@ def mirror_attention(
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
     if query.device.type in BY_LENGTH:
         tokens = attend_by_length(*flat, scale, packed.groups, dropout, scaling, sliding_window)
-    elif kernels and suits_flash_attention(query):
-        tokens = attend_flash(*flat, scale, packed, dropout, scaling, sliding_window, KERNELS)
     elif has_flash_attention(query):
         tokens = attend_flash(*flat, scale, packed, dropout, scaling, sliding_window)
     else:
@@ -120,14 +104,9 @@ def mirror_attention(
 
 
 def has_flash_attention(query: Tensor) -> bool:
-    """Whether flash-attn is installed and supports this GPU and precision."""
-    return is_flash_attn_2_available() and suits_flash_attention(query)
-
-
-def suits_flash_attention(query: Tensor) -> bool:
-    """Whether flash-attn supports this GPU (Ampere or newer) and precision."""
+    """Return whether flash-attn is installed and supports this GPU (Ampere or newer) and precision."""
     fits = query.device.type == "cuda" and query.dtype in (torch.float16, torch.bfloat16)
-    return fits and torch.cuda.get_device_capability(query.device) >= (8, 0)
+    return fits and is_flash_attn_2_available() and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def attend_flash(
@@ -139,43 +118,28 @@ def attend_flash(
     dropout: float,
     scaling: float | None,
     sliding_window: int | None,
-    implementation: str = FLASH_ATTN,
 ) -> Tensor:
-    """(S, H, d) each to (S, H, d) by flash-attn's variable-length kernel, called as transformers calls it."""
+    """Return attention of (S, H, d) each as (S, H, d), by flash-attn's kernel for variable lengths."""
     count, longest = len(packed.slots), packed.mask.shape[1]
-    tokens = _flash_attention_forward(
-        *(x[None, :count] for x in (query, key, value)),
-        attention_mask=None,
-        query_length=count,
-        is_causal=False,
-        dropout=dropout,
-        softmax_scale=scaling,
-        sliding_window=sliding_window,
-        cu_seq_lens_q=packed.bounds,
-        cu_seq_lens_k=packed.bounds,
-        max_length_q=longest,
-        max_length_k=longest,
-        attn_implementation=implementation,
-    )[0]
+    options = {"dropout": dropout, "softmax_scale": scaling, "sliding_window": sliding_window, "is_causal": False}
+    for side in "qk":
+        options |= {f"cu_seq_lens_{side}": packed.bounds, f"max_length_{side}": longest}
+    inputs = (x[None, :count] for x in (query, key, value))
+    tokens = _flash_attention_forward(*inputs, None, count, **options, attn_implementation="flash_attention_2")[0]
     if scale is not None:
         factors = scale.to(tokens.dtype).repeat_interleave(packed.lengths, dim=0, output_size=count)  # (tokens, H)
         tokens = tokens * factors[:, :, None]
-    return _fill_up(tokens, len(query))
+    return F.pad(tokens, (0, 0, 0, 0, 0, len(query) - count))
 
 
 def attend_padded(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
-    """(S, H, d) each to (S, H, d), padded for attention only: on a GPU one large product is faster than many small ones.
-
-    At the length of a sentence, attention is a small part of a layer; everything else still runs on the packed row.
-    """
+    """Return attention of (S, H, d) each as (S, H, d), padded for attention only."""
+    # On a GPU one large product is faster than many small ones. At the length of a sentence, attention is a small part of a layer,
+    # and everything else still runs on the packed row.
     parts = (packed.pad(x).transpose(1, 2) for x in (query, key, value))  # (N, H, T, d)
     output = attend(*parts, packed.mask[:, None, None].bool(), scale)
-    return _fill_up(output.transpose(1, 2).flatten(0, 1).index_select(0, packed.slots), len(query))
-
-
-def _fill_up(tokens: Tensor, length: int) -> Tensor:
-    """(tokens, H, d) to (S, H, d), zeros at the end of the row."""
-    return F.pad(tokens, (0, 0, 0, 0, 0, length - len(tokens)))
+    tokens = output.transpose(1, 2).flatten(0, 1).index_select(0, packed.slots)
+    return F.pad(tokens, (0, 0, 0, 0, 0, len(query) - len(tokens)))
 
 
 def _attend(
@@ -190,12 +154,12 @@ def _attend(
     sliding_window: int | None,
     paired: bool,
 ) -> Tensor:
-    """(B, H, T, d) each to (B, H, T, d)."""
+    """Return attention of (B, H, T, d) each as (B, H, T, d)."""
     length = query.shape[2]
     if sliding_window and length > sliding_window:
         local = sliding_window_mask(length, sliding_window, query.device)
         mask = local if mask is None else mask & local
-    if dropout and (paired or query.device.type == "cpu"):  # SDPA applies its own dropout, slowly on a CPU
+    if dropout and (paired or query.device.type == "cpu"):  # SDPA draws its own dropout masks, slowly on a CPU
         scores = (query @ key.transpose(2, 3)).mul_(scaling or query.shape[-1] ** -0.5)  # (B, H, T, T)
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
@@ -207,5 +171,5 @@ def _attend(
 
 
 def _padding_mask(attention_mask: Tensor | None = None, **kwargs) -> Tensor | None:
-    """transformers' mask for a padded batch; None for a packed row, whose mask would be (S, S)."""
+    """Return transformers' mask for a padded batch. None for a packed row, whose mask would be (S, S)."""
     return None if attention_mask is None else sdpa_mask(attention_mask=attention_mask, **kwargs)

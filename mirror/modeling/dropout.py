@@ -1,4 +1,4 @@
-"""Feature-space noise: the rate of dropout, dropout that both views share, drophead.
+"""Feature-space noise: dropout rates, dropout that both views share, drophead.
 
 Works on modules and tensors. Knows nothing of how attention is computed (`mirror.modeling.attention`).
 """
@@ -10,29 +10,23 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.modernbert.modeling_modernbert import ModernBertAttention
 
-from mirror.common.cli import probability
 from mirror.common.errors import InputError
+from mirror.common.flags import share
 
 
 def set_dropout(model: PreTrainedModel, rate: float) -> None:
     """Set every dropout rate of `model`, attention's included, without changing its config (and so its checkpoint).
 
-    Most are `nn.Dropout` modules, whose `p` is read at each call, also where attention passes it on to a fused kernel.
-    Some models store a rate as a plain number instead: ModernBERT `attention_dropout`, Longformer and XLM `dropout`.
-
-    Args:
-        rate: probability in [0, 1).
-
-    Raises:
-        InputError: a rate outside [0, 1), or above 0 for a model that has no dropout.
+    Raises an `InputError` for a rate outside [0, 1), or above 0 for a model that has no dropout.
     """
-    probability("--dropout_rate", rate, "the paper uses 0.1")
+    share("The paper uses 0.1")("--dropout_rate", rate)
     count = 0
     for module in model.modules():
         if isinstance(module, ModernBertAttention) and isinstance(module.out_drop, nn.Identity):
-            module.out_drop = nn.Dropout().train(
-                module.training
-            )  # transformers leaves it out if the checkpoint's rate is 0
+            # transformers leaves the module out if the checkpoint's rate is 0.
+            module.out_drop = nn.Dropout().train(module.training)
+        # Most are `nn.Dropout` modules, whose `p` is read at each call, also when attention passes it on to a fused kernel.
+        # Some models store a rate as a plain number: ModernBERT `attention_dropout`, Longformer and XLM `dropout`.
         numbers = [name for name, value in vars(module).items() if "dropout" in name and type(value) in (int, float)]
         rates = ["p"] if isinstance(module, nn.Dropout) else numbers
         for name in rates:
@@ -43,7 +37,7 @@ def set_dropout(model: PreTrainedModel, rate: float) -> None:
 
 
 class FastDropout(nn.Dropout):
-    """`nn.Dropout` that draws its masks from raw random bits on a CPU, where `bernoulli_` is several times slower."""
+    """`nn.Dropout` that draws its masks from raw random bits on a CPU. `bernoulli_` is several times slower."""
 
     paired = False
 
@@ -57,21 +51,11 @@ class PairedDropout(FastDropout):
     paired = True
 
 
-def replace_dropout(model: PreTrainedModel, kind: type[FastDropout]) -> None:
-    """Replace every `nn.Dropout` of `model` by `kind`, keeping the rates. They have no weights, so checkpoints do not change."""
-    for parent in list(model.modules()):
-        for name, child in parent.named_children():
-            if isinstance(child, nn.Dropout):
-                setattr(parent, name, kind(child.p).train(child.training))
-
-
 def apply_dropout(x: Tensor, rate: float, paired: bool = False) -> Tensor:
-    """`x` with each value zeroed with probability `rate`, the others scaled by 1 / (1 - rate).
+    """Return `x` with each value zeroed with probability `rate` and the others scaled by 1 / (1 - rate).
 
-    Args:
-        x: (B, ...), or (2B, ...) with the first views before the second ones if `paired`.
-        rate: in (0, 1); on a CPU rounded to a multiple of 2**-16, with the scale adjusted.
-        paired: rows i and B + i get the same mask.
+    On a CPU the rate is rounded to a multiple of 2**-16, and the scale is adjusted. If `paired`, `x` is (2B, ...), and
+    rows i and B + i get the same mask.
     """
     if paired:
         views = x.unflatten(0, (2, -1))  # (2, B, ...)
@@ -82,7 +66,7 @@ def apply_dropout(x: Tensor, rate: float, paired: bool = False) -> Tensor:
 
 
 def dropout_mask(like: Tensor, rate: float) -> Tensor:
-    """0 with probability `rate`, else 1 / (1 - rate), in the shape and dtype of `like`."""
+    """Return 0 with probability `rate`, else 1 / (1 - rate), in the shape and dtype of `like`."""
     if like.device.type != "cpu":
         return torch.empty_like(like).bernoulli_(1 - rate).div_(1 - rate)
     threshold = round(rate * 2**16)
@@ -93,41 +77,31 @@ def dropout_mask(like: Tensor, rate: float) -> Tensor:
 
 
 def drophead_scale(rows: int, heads: int, rate: float, device: torch.device, paired: bool = False) -> Tensor:
-    """Factor of each head of each row: 0 with probability `rate`, else H / (number of heads kept).
+    """Return the factor of each head of each row: 0 with probability `rate`, else H / (number of heads kept).
 
-    Where all heads of a row would be dropped (rate ** H of the rows; 0/0 in the released code), one, chosen at random, is
-    kept. Zhou et al. 2020, "Scheduled DropHead", Algorithm 1; Mirror-BERT, section 4.4.
-
-    Args:
-        rows: 2B if `paired`; then the same heads are dropped in rows i and B + i.
-
-    Returns:
-        (rows, heads) float32
+    Zhou et al. 2020, "Scheduled DropHead", Algorithm 1. Mirror-BERT, section 4.4. Returns (rows, heads) in float32. If
+    `paired`, the same heads are dropped in rows i and B + i of 2B.
     """
     draw = torch.rand(rows // 2 if paired else rows, heads, device=device)
+    # If all heads of a row would be dropped (a share rate ** H of the rows, 0/0 in the released code), one of them is kept.
     kept = (draw >= rate) | (draw == draw.amax(dim=1, keepdim=True))
     scale = kept * (heads / kept.sum(dim=1, keepdim=True))
     return scale.repeat(2, 1) if paired else scale
 
 
 def check_views_agree(model: PreTrainedModel) -> None:
-    """Run one text as both views in training mode: with controlled dropout the vectors must be equal.
-
-    Raises:
-        InputError: they differ, so this architecture applies dropout that we cannot patch.
-    """
+    """Run one text as both views in training mode. Raise an `InputError` if controlled dropout lets them differ."""
     training = model.training
     ids = dummy_input_ids(model, 8).to(model.device)
     with torch.random.fork_rng(), torch.no_grad():
         hidden = model.train()(input_ids=ids.repeat(2, 1), attention_mask=torch.ones_like(ids).repeat(2, 1))[0]
     model.train(training)
     if not torch.allclose(hidden[0], hidden[1], atol=1e-5):
-        raise InputError(
-            f"--controlled_dropout: {type(model).__name__} applies dropout in its own way; leave the flag out"
-        )
+        name = type(model).__name__
+        raise InputError(f"--controlled_dropout: {name} applies dropout in its own way; leave the flag out")
 
 
 def dummy_input_ids(model: PreTrainedModel, length: int) -> Tensor:
-    """(1, length) token ids that are not padding, for a trial forward pass."""
+    """Return token ids that are not padding, (1, length), for a trial forward pass."""
     ids = [token for token in range(length + 1) if token != model.config.pad_token_id]
     return torch.tensor([ids[:length]])

@@ -1,8 +1,8 @@
-"""Cache of embeddings on disk: a text that a model has encoded is not encoded again, in this run or a later one.
+"""Cache of embeddings on disk. A text that a model has encoded is not encoded again, in this run or a later one.
 
-The folder of a model is named by a hash of what was loaded (weights, configuration, tokenizer, modules after pooling), pooling
-and length, so a changed checkpoint never gets the embeddings of the old one. A folder holds shards, written atomically: a crash
-loses at most the current shard. A damaged shard is detected by its checksum, removed, and computed again.
+The folder of a model is named by a hash of what was loaded (weights, configuration, tokenizer, modules after pooling), pooling and
+length, so a changed checkpoint never gets the embeddings of the old one. A folder holds shards, written atomically: a crash loses at
+most the current shard. A damaged shard is detected by its checksum, removed, and computed again.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from mirror.common.atomic_files import atomic_path
 from mirror.common.errors import InputError
-from mirror.common.tokenizer_state import tokenizer_state
+from mirror.common.files import atomic_path
+from mirror.data.cache import tokenizer_state
 from mirror.modeling.encoder import Encode, Encoder, deduplicated
 
 
 logger = logging.getLogger(__name__)
 
 SHARD_TEXTS = 8192
-_DAMAGED = (zipfile.BadZipFile, EOFError, KeyError, ValueError, OSError)
 
 
 def fingerprint(encoder: Encoder) -> str:
-    """Hex digest of everything that an embedding depends on besides its text.
+    """Return the hex digest of everything that an embedding depends on besides its text.
 
-    Batch size and hardware are not part of it: they change a float32 embedding by some 1e-6, a bfloat16 one by 1e-2.
+    Batch size and hardware are not included. They change a float32 embedding by some 1e-6, a bfloat16 one by 1e-2.
     """
     digest = hashlib.sha256()
     config = {key: value for key, value in encoder.model.config.to_dict().items() if not key.startswith("_")}
@@ -47,12 +46,9 @@ def fingerprint(encoder: Encoder) -> str:
 
 
 class EmbeddingCache:
-    """An `encode` that calls another `encode` only for texts that are not in its folder.
+    """Calls another `encode` only for texts that are not in its folder. An `InputError`: the folder cannot be created.
 
     >>> encode = EmbeddingCache(Path("out/embeddings") / fingerprint(encoder)[:16], encoder.encode)
-
-    Raises:
-        InputError: the folder cannot be made.
     """
 
     def __init__(self, folder: Path, encode: Encode, shard_texts: int = SHARD_TEXTS):
@@ -63,16 +59,15 @@ class EmbeddingCache:
             raise InputError(f"{folder} cannot be made: {error.strerror}; choose another --cache_dir") from error
         self.places: dict[bytes, tuple[Path, int]] = {}  # digest of a text -> shard and row
         for shard in sorted(folder.glob("*.npz")):
-            digests = _read(shard, "digests")
-            if digests is not None:
-                self._remember(shard, digests)
+            if (digests := _read(shard, "digests")) is not None:
+                self.places |= {digest.tobytes(): (shard, row) for row, digest in enumerate(digests)}
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
-        """(N, D) float32, as from the wrapped `encode`."""
+        """Return (N, D) float32, as from the wrapped `encode`."""
         return deduplicated(self._encode_unique)(texts) if texts else self.encode(texts)
 
     def _encode_unique(self, texts: Sequence[str]) -> np.ndarray:
-        unique = {_digest(text): text for text in texts}
+        unique = {hashlib.sha1(text.encode("utf-8", "surrogatepass")).digest(): text for text in texts}
         row_of = {key: row for row, key in enumerate(unique)}
         vectors: np.ndarray | None = None  # (U, D), filled in place, so that a large dictionary is in memory once
         for keys, found in self._stored_and_new(unique):
@@ -82,7 +77,7 @@ class EmbeddingCache:
         return vectors
 
     def _stored_and_new(self, unique: dict[bytes, str]) -> Iterator[tuple[list[bytes], np.ndarray]]:
-        """Digests and their vectors, shard by shard: first those on disk, then the rest, which is stored."""
+        """Yield digests and their vectors, shard by shard: first those on disk, then the rest, which is stored."""
         wanted: dict[Path, list[bytes]] = {}
         for key in unique.keys() & self.places.keys():
             wanted.setdefault(self.places[key][0], []).append(key)
@@ -93,9 +88,8 @@ class EmbeddingCache:
                 yield keys, stored[[self.places[key][1] for key in keys]]
                 for key in keys:
                     del left[key]
-        keys = sorted(
-            left, key=lambda key: len(left[key])
-        )  # sorted by length, so that the batches of a shard have little padding
+        # By length, so that the batches of a shard have little padding.
+        keys = sorted(left, key=lambda key: len(left[key]))
         for start in range(0, len(keys), self.shard_texts):
             chunk = keys[start : start + self.shard_texts]
             made = self.encode([left[key] for key in chunk])
@@ -108,26 +102,18 @@ class EmbeddingCache:
         try:
             with atomic_path(shard) as aside, aside.open("wb") as file:
                 np.savez(file, digests=digests, vectors=vectors)
-        except OSError as error:  # a full disk costs the next run time, but does not stop this one
+        except OSError as error:  # a full disk costs the next run time but does not stop this one
             logger.warning("%s cannot be written (%s); these embeddings are not cached", shard, error)
-            return
-        self._remember(shard, digests)
-
-    def _remember(self, shard: Path, digests: np.ndarray) -> None:
-        for row, digest in enumerate(digests):
-            self.places[digest.tobytes()] = (shard, row)
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.sha1(text.encode("utf-8", "surrogatepass")).digest()
+        else:
+            self.places |= {digest: (shard, row) for row, digest in enumerate(keys)}
 
 
 def _read(shard: Path, member: str) -> np.ndarray | None:
-    """An array of a shard, verified by the checksum of the zip format; None, and the shard is removed, if it is damaged."""
+    """Return an array of a shard, verified by the checksum of the zip format. Remove a damaged shard and return None."""
     try:
         with np.load(shard) as arrays:
             return arrays[member]
-    except _DAMAGED as error:
+    except (zipfile.BadZipFile, EOFError, KeyError, ValueError, OSError) as error:
         logger.warning("%s is damaged (%s); its texts are encoded again", shard, error)
         shard.unlink(missing_ok=True)
         return None

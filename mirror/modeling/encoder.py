@@ -1,4 +1,4 @@
-"""A checkpoint that turns texts into vectors. Knows nothing of training, tasks or scores."""
+"""The encoder: a checkpoint that turns texts into vectors. Knows nothing of training, tasks or scores."""
 
 from __future__ import annotations
 
@@ -13,17 +13,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
-from mirror.common.nearest_neighbors import top_k, unit_length
-from mirror.modeling.backbone import (
-    MAXIMUM_UNKNOWN,
-    load_backbone,
-    loading,
-    position_limit,
-    unknown_share,
-)
-from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
-from mirror.modeling.cpu_linear import onednn_is_faster, onednn_linear
+from mirror.common.vectors import top_k, unit_length
+from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, position_limit, unknown_share
+from mirror.modeling.cpu_kernels import onednn_is_faster, onednn_linear
 from mirror.modeling.pooling import POOLING_MODES, pool
+from mirror.modeling.read_checkpoint import checkpoint_settings, choose_prompt, loading
 
 
 logger = logging.getLogger(__name__)
@@ -34,7 +28,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class Encoder:
-    """Tokenizer, model, pooling, and any modules that a sentence-transformers checkpoint applies after pooling.
+    """A tokenizer, a model, a pooling, and any modules that a sentence-transformers checkpoint applies after pooling.
 
     >>> encoder = Encoder.from_pretrained("out/mirror")
     >>> encoder.encode(["a text", "another"]).shape
@@ -70,20 +64,19 @@ class Encoder:
         prompt_name: str | None = None,
         truncate_dim: int | None = None,
     ) -> Encoder:
-        """Load a checkpoint of this project, a sentence-transformers one, or any masked LM.
+        """Load a checkpoint of this project, a sentence-transformers one, or any masked LM, from a folder or the Hub.
 
         Args:
-            name_or_path: a folder or a Hub id.
-            pooling: overrides the checkpoint's; needed where the checkpoint does not say.
-            max_seq_length: in tokens, special ones included; overrides the checkpoint's.
-            dtype: of the weights and the forward pass: float32, bfloat16 or float16.
-            device: by default the accelerator, if there is one.
-            prompt: text before every text; "" for none. Default: the checkpoint's default prompt.
-            prompt_name: the checkpoint's prompt of this name, such as "query", instead.
-            truncate_dim: keep only the first dimensions of each vector; default: as the checkpoint says.
+            pooling: overrides the checkpoint's. Required if the checkpoint states none.
+            max_seq_length: tokens, special ones included. Overrides the checkpoint's.
+            dtype: dtype of the weights and the forward pass: float32, bfloat16 or float16.
+            device: default: the accelerator, if there is one.
+            prompt: text before every text. "": none. Default: the checkpoint's default prompt.
+            prompt_name: name of a prompt of the checkpoint, such as "query", to use instead.
+            truncate_dim: number of dimensions to keep of each vector. Default: the checkpoint's.
 
         Raises:
-            InputError: nothing that can be loaded, a decoder, no pooling known, or fewer dimensions than `truncate_dim`.
+            InputError: the model cannot be loaded, is a decoder, states no pooling, or has fewer dimensions than `truncate_dim`.
         """
         if dtype not in DTYPES:
             raise InputError(f"unknown dtype '{dtype}'; one of {', '.join(DTYPES)}")
@@ -92,10 +85,8 @@ class Encoder:
             logger.warning("%s says pooling '%s'; using '%s' as asked", name_or_path, known["pooling"], pooling)
         pooling = pooling or known.get("pooling")
         if pooling is None:
-            raise InputError(
-                f"{name_or_path} is a plain masked LM and does not say how to pool; "
-                f"pass --pooling with one of {', '.join(POOLING_MODES)}"
-            )
+            reason = f"{name_or_path} is a plain masked LM and does not say how to pool"
+            raise InputError(f"{reason}; pass --pooling with one of {', '.join(POOLING_MODES)}")
         model, tokenizer = load_backbone(name_or_path, pooling, DTYPES[dtype])
         device = device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
         head = [module.to(DTYPES[dtype]) for module in known.get("head", ())]
@@ -104,41 +95,28 @@ class Encoder:
         length = min(length, position_limit(model))
         kept = truncate_dim or known.get("truncate_dim")
         encoder = cls(model.to(device).eval(), tokenizer, pooling, length, head, prompt, kept)
-        if truncate_dim and encoder.dimension < truncate_dim:
-            raise InputError(
-                f"--truncate_dim {truncate_dim}: the vectors of {name_or_path} have {encoder.dimension} dimensions"
-            )
+        if truncate_dim and (width := encoder.dimension) < truncate_dim:
+            raise InputError(f"--truncate_dim {truncate_dim}: the vectors of {name_or_path} have {width} dimensions")
         encoder.check(name_or_path)
         return encoder
 
-    @torch.no_grad()
     def check(self, name_or_path: str) -> None:
-        """Encode one word, to see that tokenizer, model and later modules fit together.
-
-        Raises:
-            InputError: they do not; the message names the model.
-        """
-        with loading(name_or_path):
-            vector = self.forward(self.tokenize(["a"]))
-            if vector.shape != (1, self.dimension):
-                raise ValueError(
-                    f"the vector of a text has the shape {tuple(vector.shape)}, not (1, {self.dimension})"
-                )
+        """Encode one word. Raise an `InputError` if tokenizer, model and modules do not fit together."""
+        with loading(name_or_path), torch.no_grad():
+            shape = tuple(self.forward(self.tokenize(["a"])).shape)
+            if shape != (1, self.dimension):
+                raise ValueError(f"the vector of a text has the shape {shape}, not (1, {self.dimension})")
 
     @torch.inference_mode()
     def encode(self, texts: Sequence[str], batch_size: int = 64, show_progress: bool | None = None) -> np.ndarray:
-        """Vectors of `texts` in their order; each distinct text is encoded once, in batches of similar length.
+        """Return the vectors of `texts`, (N, D) float32. Each distinct text is encoded once, in batches by length.
 
         Args:
-            texts: N strings; a special token in them, such as "[MASK]", is that token, as in other readers.
-            batch_size: rows of one forward pass.
-            show_progress: a progress bar on stderr; by default only for a long list on a terminal.
-
-        Returns:
-            (N, D) float32.
+            texts: N strings. A special token in them, such as "[MASK]", is that token, as in other libraries.
+            show_progress: whether to show a progress bar on stderr. Default: only for a long list on a terminal.
 
         Raises:
-            InputError: a vector is not finite (names the first such text), or `texts` is one string, not a list.
+            InputError: a vector is not finite (names the first such text), or `texts` is one string.
         """
         if isinstance(texts, str):
             raise InputError(f"give a list of texts, not one string: [{texts[:80]!r}]")
@@ -148,8 +126,11 @@ class Encoder:
 
     def _encode_unique(self, texts: Sequence[str], batch_size: int, show_progress: bool | None) -> np.ndarray:
         ids = self.tokenize(texts)
-        self._warn_of_unknown_tokens(ids)
-        # Longest first: too large a batch fails at once.
+        if not self._warned and (share := unknown_share(ids, self.tokenizer)) > MAXIMUM_UNKNOWN:
+            self._warned = True
+            message = "%.0f%% of the tokens are unknown to the tokenizer: these embeddings mean little"
+            logger.warning(message, 100 * share)
+        # Longest first, so that too large a batch fails immediately.
         order = sorted(range(len(texts)), key=lambda row: -len(ids[row]))
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
@@ -160,55 +141,45 @@ class Encoder:
                 rows = order[start : start + batch_size]
                 vectors[rows] = self.forward([ids[row] for row in rows]).float().cpu().numpy()
                 bar.update(len(rows))
-        _check_finite(vectors, texts)
+        bad = ~np.isfinite(vectors).all(axis=1)
+        if bad.any():
+            text = texts[int(bad.argmax())]
+            what = f"{bad.sum()} of {len(texts)} vectors are not finite, first for {text[:80]!r}"
+            raise InputError(f"{what}; try --dtype float32")
         return vectors
 
-    def _warn_of_unknown_tokens(self, ids: list[list[int]]) -> None:
-        if not self._warned and (share := unknown_share(ids, self.tokenizer)) > MAXIMUM_UNKNOWN:
-            logger.warning(
-                "%.0f%% of the tokens are unknown to the tokenizer: these embeddings mean little", 100 * share
-            )
-            self._warned = True
-
     def similarity(self, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
-        """Cosine of every text of one list with every text of another.
+        """Return the cosine of every text of one list with every text of another, (N, M) float32.
 
         >>> encoder.similarity(["a cat"], ["a kitten", "a train"])
-
-        Returns:
-            (N, M) float32.
         """
         return unit_length(self.encode(first)) @ unit_length(self.encode(second)).T
 
     def search(self, queries: Sequence[str], texts: Sequence[str], k: int = 10) -> list[list[tuple[str, float]]]:
-        """The `k` texts with the highest cosine for each query, best first, as (text, cosine).
+        """Return the `k` texts with the highest cosine for each query, best first, as (text, cosine).
 
         >>> encoder.search(["how to open a file"], ["Open a file.", "Close a socket."], k=1)
 
-        For many calls over the same texts, encode them once and use `mirror.common.nearest_neighbors.top_k`.
+        For many calls over the same texts, encode them once and use `mirror.common.vectors.top_k`.
         """
         scores, rows = top_k(unit_length(self.encode(queries)), unit_length(self.encode(texts)), k)  # (Q, k) each
-        return [
-            [(texts[row], float(score)) for row, score in zip(*found, strict=True)]
-            for found in zip(rows, scores, strict=True)
-        ]
+        pairs = (zip(*found, strict=True) for found in zip(rows, scores, strict=True))
+        return [[(texts[row], float(score)) for row, score in found] for found in pairs]
 
     @property
     def dimension(self) -> int:
-        """Width D of the vectors."""
+        """The width D of the vectors."""
         widths = [module.out_features for module in self.head if hasattr(module, "out_features")]
         width = widths[-1] if widths else self.model.config.hidden_size
         return min(width, self.truncate_dim or width)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids of each text after the prompt, special ones included, cut at `max_seq_length`; not padded."""
-        encoded = self.tokenizer(
-            [self.prompt + text for text in texts], truncation=True, max_length=self.max_seq_length
-        )
-        return encoded["input_ids"]
+        """Return the token ids of each text after the prompt, special ones included, cut at `max_seq_length`, not padded."""
+        prompted = [self.prompt + text for text in texts]
+        return self.tokenizer(prompted, truncation=True, max_length=self.max_seq_length)["input_ids"]
 
     def forward(self, ids: list[list[int]]) -> Tensor:
-        """(B, D) in the model's dtype: vectors of B texts from `tokenize`, as one batch; differentiable."""
+        """Return the vectors of B texts from `tokenize` as one batch, (B, D) in the model's dtype. Differentiable."""
         padding = {"padding": "max_length", "max_length": self.max_seq_length} if self.pooling == "mean_padded" else {}
         batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
         output = self.model(**batch, output_hidden_states=self.pooling == "first_last_mean")
@@ -218,7 +189,7 @@ class Encoder:
 
 
 def deduplicated(encode: Encode) -> Encode:
-    """`encode` for each distinct text once, with the vectors of all texts in their order."""
+    """Return a function that calls `encode` for each distinct text once and returns the vectors of all texts in order."""
 
     def encode_all(texts: Sequence[str]) -> np.ndarray:
         row_of: dict[str, int] = {}
@@ -227,12 +198,3 @@ def deduplicated(encode: Encode) -> Encode:
         return vectors if len(row_of) == len(texts) else vectors[rows]
 
     return encode_all
-
-
-def _check_finite(vectors: np.ndarray, texts: Sequence[str]) -> None:
-    bad = ~np.isfinite(vectors).all(axis=1)
-    if bad.any():
-        text = texts[int(bad.argmax())]
-        raise InputError(
-            f"{bad.sum()} of {len(texts)} vectors are not finite, first for {text[:80]!r}; try --dtype float32"
-        )

@@ -1,18 +1,18 @@
-"""Pages of studies: what the paper concludes beside what one or more base models show, and an overview of the verdicts.
+"""Reports: table.md of a study run, and pages that show what one or more base models make of a study.
 
     python run_study.py table3 --model_name_or_path mirror/assets/mini-mlm --output_dir out/mini-mlm/table3
     python run_study.py table3 --model_name_or_path bert-base-uncased --output_dir out/bert/table3
     python -m mirror.studies.pages out/*/table3 --output_dir docs/studies
 
-Writes a page of each study with a figure for each base model, and keeps the scores in `O/results/`: a page has the base models
-of the folders and those that earlier runs kept there. Without folders all pages are written anew from what is kept. Where
-`--output_dir` has a README.md, the overview goes between its lines `<!-- verdicts -->` and `<!-- end of verdicts -->`. What a
-page says after the heading "Remarks" stays, and each page says of a base model what `O/results/BASE.md` says.
+Writes a page and a figure of each study, and keeps the scores of each base model in `O/results/BASE.json`. A page shows the base models
+of the folders and those that earlier runs kept. Without folders, all pages are written anew from what is kept. If `--output_dir` has
+a README.md, the overview goes between its lines `<!-- verdicts -->` and `<!-- end of verdicts -->`. The text of a page below the heading
+"Remarks" stays, and each page repeats `O/results/BASE.md`, which describes the base model.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import re
 import sys
 from collections import Counter
@@ -20,178 +20,155 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from mirror.common.atomic_files import atomic_write_text, make_output_folder
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.studies.bases import KEPT, Base, keep, with_kept
-from mirror.studies.catalogue import STUDIES
-from mirror.studies.cells import Study
-from mirror.studies.claims import (
-    AGREES,
-    DISAGREES,
-    NOT_SHOWN,
-    count,
-    format_difference,
-    judged_claims,
-    printed_difference,
-    verdict,
-)
+from mirror.common.files import atomic_write_text, make_output_folder
+from mirror.studies import scores
+from mirror.studies.cell import RESULT
 from mirror.studies.figures import draw
-from mirror.studies.report import format_scores
-from mirror.studies.table import shown_columns
+from mirror.studies.scores import Base
+from mirror.studies.study import STUDIES, Study, find_study
 
 
+FACTS = "study.json"  # in an output folder: what a page needs besides the cells
+KEPT = "results"  # folder of the scores that the pages keep
 REMARKS = "## Remarks\n"
-FIGURES = (".png", ".svg")
 BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
-NOT_TESTABLE, NOT_IN_PAPER = "not testable here", "not in the paper"
+
+
+# ---- Report of one base model ----------------------------------------------------------------------------------------
+
+
+def format_report(base: Base) -> str:
+    """Format the scores of finished cells, and the paper's conclusions with a verdict."""
+    differences = scores.format_differences(base.study, {"here, 95% interval over seeds": base})
+    judgements = [judgement for _, judgement in base.judged.values()]
+    return format_scores(base) + (f"\n{differences}\nVerdict: {scores.verdict(judgements)}.\n" if judgements else "")
+
+
+def format_scores(base: Base) -> str:
+    """Format the scores of finished cells as one or more Markdown tables."""
+    if base.study.figure == "own_text":
+        return scores.format_runs(base.study, base.records)
+    return scores.format_table(base.study, base.scores, base.facts["published"])
+
+
+# ---- Scores that the pages keep --------------------------------------------------------------------------------------
+
+
+def read_folder(folder: Path) -> Base:
+    """Read the finished cells in an output folder of run_study.py, in the order of the study's table.
+
+    Raises:
+        InputError: the folder has no study.json.
+    """
+    try:
+        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished") from error
+    study = find_study(facts["study"])
+    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
+    records = [each for each in records if each["row"] in study.rows]
+    return Base(study, sorted(records, key=lambda each: study.rows.index(each["row"])), facts)
+
+
+# ---- Pages -----------------------------------------------------------------------------------------------------------
 
 
 def main() -> None:
-    args = parse_arguments(sys.argv[1:])
-    by_study = with_kept([Path(folder) for folder in args.folders], Path(args.output_dir))
-    if not by_study:
-        raise InputError(f"{args.output_dir} has no {KEPT}/ to make pages from; name output folders of run_study.py")
-    readme = Path(args.output_dir) / "README.md"
-    if readme.exists():
-        split_readme(readme)
-    output_dir = make_output_folder(args.output_dir)
-    for bases in by_study.values():
-        for base in bases:
-            keep(base, output_dir)
-            for suffix in FIGURES:
-                path = output_dir / f"{base.file_stem}{suffix}"
-                draw(base.study, base.scores, base.records, base.facts["published"], path)
-        study = bases[0].study
-        path = output_dir / f"{study.name}.md"
-        atomic_write_text(path, format_page(study, bases, output_dir) + remarks_of(path))
-    if readme.exists():
-        before, after = split_readme(readme)
-        atomic_write_text(readme, f"{before}\n{format_overview(output_dir)}\n{after}")
-
-
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = Parser(__doc__)
-    parser.add_argument(
-        "folders",
-        nargs="*",
-        metavar="FOLDER",
-        help="output folders of run_study.py, of one or more studies and models (default: none, all kept scores)",
-    )
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="output folders of run_study.py, of one or more studies "
+                        "and base models (default: none, all kept scores)")  # fmt: skip
     parser.add_argument("--output_dir", required=True, metavar="O", help="folder of the pages")
-    return parser.parse_args(argv)
+    args = parser.parse_args(sys.argv[1:])
+    pages = Path(args.output_dir)
+    kept: dict[str, dict[str, Base]] = {}  # name of a base model -> study -> results
+    for path in sorted((pages / KEPT).glob("*.json")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        kept[path.stem] = {study: Base(find_study(study), **entry) for study, entry in content.items()}
+    found: dict[tuple[str, str], str] = {}  # study and base model -> folder
+    for folder in args.folders:
+        base = read_folder(Path(folder))
+        study = base.facts["study"]
+        if other := found.get((study, base.name)):
+            raise InputError(f"{folder}: {study} with {base.name} is in {other} already")
+        found[study, base.name] = folder
+        kept.setdefault(base.name, {})[study] = base
+    if not kept:
+        raise InputError(f"{args.output_dir} has no {KEPT}/ to make pages from; name output folders of run_study.py")
+    readme = pages / "README.md"
+    if readme.exists():
+        before, begin, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not (begin and end):
+            lines = f"{BEGIN.strip()} and {END.strip()}"
+            raise InputError(f"{readme}: no lines {lines}, between which the overview is written")
+    make_output_folder(args.output_dir)
+    for name, studies in kept.items():
+        entries = []
+        for study in [study for study in STUDIES if study in studies]:
+            # A line for each cell, so that a new one is a new line.
+            facts = json.dumps(studies[study].facts, indent=1, ensure_ascii=False)
+            lines = (json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in studies[study].records)
+            entries.append(f'"{study}": {{"facts": {facts},\n"records": [\n' + ",\n".join(lines) + "\n]}")
+        atomic_write_text(pages / KEPT / f"{name}.json", "{\n" + ",\n".join(entries) + "\n}\n")
+    changed = {study for study, _ in found} or STUDIES
+    for name in [name for name in STUDIES if name in changed]:
+        if bases := [kept[base][name] for base in sorted(kept) if name in kept[base]]:
+            page, path = format_page(find_study(name), bases, pages), pages / f"{name}.md"
+            draw(bases, pages / f"{name}.svg")
+            _, heading, remarks = (path.read_text(encoding="utf-8") if path.exists() else "").partition(REMARKS)
+            atomic_write_text(path, page + (f"\n{heading}{remarks}" if heading else ""))
+    if readme.exists():
+        atomic_write_text(readme, f"{before}{BEGIN}\n{format_overview(pages)}\n{END}{after}")
 
 
 def format_page(study: Study, bases: Sequence[Base], pages: Path) -> str:
-    """Format a page: the paper's conclusion, ours, the verdict, each difference, and each base model's table.
-
-    Args:
-        pages: the folder of the pages, with what they say of each base model.
-    """
-    parts = [f"# {study.title}\n"]
-    if study.paper:
-        parts.append(f"**The paper.** {study.paper}\n")
+    """Format a page: the paper's conclusion, ours, the verdict, each difference, the figure, and each base model's table."""
+    parts = [f"# {study.title}\n", *([f"**The paper.** {study.paper}\n"] if study.paper else [])]
     if study.claims:
-        parts += [f"**Here.** {summary(study, bases)}\n", f"**Verdict.** {format_verdict(study, bases)}\n"]
-        parts.append(format_differences(study, bases))
+        judgements = [judgement for base in bases for _, judgement in base.judged.values()]
+        notes = {line.removeprefix("- ") for base in bases for line in base.facts["notes"].splitlines()}
+        reasons = " ".join(sorted(note for note in notes if note.startswith("Left out of"))) or "no scores"
+        sentences = []
+        for base in bases:  # its first difference, and how many differences are shown
+            judged = [judgement for _, judgement in base.judged.values()]
+            kinds = {scores.AGREES: "as in the paper", scores.NOT_SHOWN: "not shown"}
+            kinds[scores.DISAGREES] = "the other way round"
+            found = [f"{judged.count(kind)} {words}" for kind, words in kinds.items() if kind in judged]
+            all_of_them = f"; of {len(judged)} differences {', '.join(found)}" if len(judged) > 1 else ""
+            for claim, (gain, _) in list(base.judged.items())[:1]:
+                sentences.append(f"{base.name}: {claim} by {scores.format_difference(gain)}{all_of_them}.")
+        here = " ".join(sentences) or "No two rows that the paper compares have scores."
+        parts.append(f"**Here.** {here}\n")
+        parts.append(f"**Verdict.** {scores.verdict(judgements) if judgements else f'not testable here: {reasons}'}\n")
+        table = scores.format_differences(study, {base.name: base for base in bases})
+        parts.append(f"{table}\n95% intervals over seeds.\n" if table else "")
     else:
-        parts.append(f"**Verdict.** {NOT_IN_PAPER}\n")
+        parts.append("**Verdict.** not in the paper\n")
+    parts.append(f"![{study.title}]({study.name}.svg)\n")
     for base in bases:
-        figure = f"![{study.title}, {base.name}]({base.file_stem}.png)\n"
-        parts += [f"## {base.name}\n", *described(base, pages), f"    {base.facts['command']}\n", figure]
+        described = pages / KEPT / f"{base.name}.md"
+        description = [described.read_text(encoding="utf-8").strip() + "\n"] if described.exists() else []
+        parts += [f"## {base.name}\n", *description, f"    {base.facts['command']}\n"]
         rows = {record["row"] for record in base.records}
         done = replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows))
-        parts += [format_scores(done, base.records, base.scores, base.facts["published"]), base.facts["notes"]]
+        parts += [format_scores(replace(base, study=done)), base.facts["notes"]]
     return "\n".join(parts)
 
 
-def described(base: Base, pages: Path) -> list[str]:
-    """Return what `O/results/BASE.md` says of a base model, if there is such a file."""
-    path = pages / KEPT / f"{base.name}.md"
-    return [path.read_text(encoding="utf-8").strip() + "\n"] if path.exists() else []
-
-
-def summary(study: Study, bases: Sequence[Base]) -> str:
-    """Return for each base model its first difference with the interval, and how many differences are shown."""
-    sentences = []
-    for base in bases:
-        judged = judged_claims(study, base.scores)
-        for claim, (gain, _) in list(judged.items())[:1]:
-            judgements = [judgement for _, judgement in judged.values()]
-            kinds = [(AGREES, "as in the paper"), (NOT_SHOWN, "not shown"), (DISAGREES, "the other way round")]
-            found = [f"{judgements.count(kind)} {words}" for kind, words in kinds if kind in judgements]
-            all_of_them = f"; of {len(judged)} differences {', '.join(found)}" if len(judged) > 1 else ""
-            sentences.append(f"{base.name}: {claim} by {format_difference(gain)}{all_of_them}.")
-    return " ".join(sentences) or "No two rows that the paper compares have scores."
-
-
-def format_verdict(study: Study, bases: Sequence[Base]) -> str:
-    """Return the verdict over all base models: agrees, agrees in part, does not agree, or not testable here."""
-    judgements = [judgement for base in bases for _, judgement in judged_claims(study, base.scores).values()]
-    if not judgements:
-        notes = {line.removeprefix("- ") for base in bases for line in base.facts["notes"].splitlines()}
-        lacking = sorted(note for note in notes if note.startswith("Left out of"))
-        return f"{NOT_TESTABLE}: {' '.join(lacking) or 'no scores'}"
-    return f"{verdict(judgements)} ({count(judgements)})"
-
-
-def format_differences(study: Study, bases: Sequence[Base]) -> str:
-    """Format a Markdown table with a line for each of the paper's conclusions and two columns for each base model."""
-    judged = [judged_claims(study, base.scores) for base in bases]
-    header = "| difference | in the paper | " + " | ".join(f"{base.name} | " for base in bases) + " |"
-    lines = [header, "| --- | ---: |" + " ---: | --- |" * len(bases)]
-    for claim in study.claims:
-        if not any(claim in of_base for of_base in judged):
-            continue
-        printed = [
-            printed_difference(study, claim, shown_columns(study, base.scores), base.facts["published"])
-            for base in bases
-        ]
-        theirs = next((f"{value:+.4f}" for value in printed if value is not None), "")
-        cells = []
-        for of_base in judged:
-            gain, judgement = of_base.get(claim, (None, ""))
-            cells += [format_difference(gain) if gain else "", judgement]
-        lines.append(f"| {claim} | {theirs} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", "95% intervals over seeds.", ""]) if len(lines) > 2 else ""
-
-
-def remarks_of(path: Path) -> str:
-    """Return what an existing page says under "Remarks", with the heading."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return "\n" + text[text.index(REMARKS) :] if REMARKS in text else ""
-
-
-def split_readme(path: Path) -> tuple[str, str]:
-    """Return what README.md says before and after the overview of the pages.
-
-    Raises:
-        InputError: README.md has no place for the overview.
-    """
-    text = path.read_text(encoding="utf-8")
-    if BEGIN not in text or END not in text:
-        raise InputError(f"{path}: no lines {BEGIN.strip()} and {END.strip()}, between which the overview is written")
-    return text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
-
-
 def format_overview(folder: Path) -> str:
-    """Format a Markdown table of the pages in a folder, in the catalogue's order, and how many have each verdict."""
-    lines, verdicts = ["| | the paper | verdict |", "| --- | --- | --- |"], []
-    for name in STUDIES:
-        path = folder / f"{name}.md"
-        if path.exists():
-            text = path.read_text(encoding="utf-8")
-            verdicts.append(paragraph(text, "Verdict"))
-            lines.append(f"| [{name}]({name}.md) | {paragraph(text, 'The paper')} | {verdicts[-1]} |")
-    kinds = Counter(re.split(r"[:(]", text)[0].strip() for text in verdicts)
+    """Format a Markdown table of the pages in a folder, in the order of `--list`, and how many have each verdict."""
+    lines, kinds = [["", "the paper", "verdict"], ["---"] * 3], Counter()
+    for name in [name for name in STUDIES if (folder / f"{name}.md").exists()]:
+        text = (folder / f"{name}.md").read_text(encoding="utf-8")
+        # The paragraphs that begin with `**The paper.**` and `**Verdict.**`, each in one line.
+        paragraphs = dict(re.findall(r"\*\*(The paper|Verdict)\.\*\*(.*?)(?:\n\n|\Z)", text, re.DOTALL)[::-1])
+        paper, verdict_of_page = (" ".join(paragraphs.get(key, "").split()) for key in ("The paper", "Verdict"))
+        kinds[re.split(r"[:(]", verdict_of_page)[0].strip()] += 1
+        lines.append([f"[{name}]({name}.md)", paper, verdict_of_page])
     counts = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
-    return "\n".join([f"{len(verdicts)} pages: {counts}.", "", *lines, ""])
-
-
-def paragraph(text: str, name: str) -> str:
-    """Return the paragraph of a page that begins with `**name.**`, in one line; empty if there is none."""
-    found = re.search(rf"\*\*{name}\.\*\*(.*?)(?:\n\n|\Z)", text, re.DOTALL)
-    return " ".join(found.group(1).split()) if found else ""
+    return f"{kinds.total()} pages: {counts}.\n\n{scores.markdown(lines)}"
 
 
 if __name__ == "__main__":

@@ -1,2 +1,2 @@
-"""Tools for a finished checkpoint (model card, push, export, search, demo, embedding shards), and the end of a run.
+"""Tools for a finished checkpoint: card, push, ONNX, search, demo, whitening, and the vectors of a corpus.
 Must not know: studies."""

@@ -1,66 +1,31 @@
-"""Console commands of the installed package, as named in pyproject.toml; each one imports only its own module."""
+"""Console commands of the installed package, as named in pyproject.toml. Each one imports only its own module."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 
 from mirror.common.errors import run_main
 
 
-def train() -> None:
-    """mirror-train: run_mirror.py"""
-    _run("run_mirror")
+def _command(name: str, program: str) -> Callable[[], None]:
+    """Return the function of a console command, which runs `main` of a script or of `python -m MODULE`."""
+
+    def command() -> None:
+        run_main(import_module(program.removeprefix("python -m ").removesuffix(".py")).main)
+
+    command.__doc__ = f"{name}: {program}"
+    return command
 
 
-def cmlm() -> None:
-    """mirror-cmlm: run_cmlm.py"""
-    _run("run_cmlm")
-
-
-def evaluate() -> None:
-    """mirror-eval: run_eval.py"""
-    _run("run_eval")
-
-
-def encode() -> None:
-    """mirror-encode: run_encode.py"""
-    _run("run_encode")
-
-
-def study() -> None:
-    """mirror-study: run_study.py"""
-    _run("run_study")
-
-
-def search() -> None:
-    """mirror-search: python -m mirror.tools.search"""
-    _run("mirror.tools.search")
-
-
-def demo() -> None:
-    """mirror-demo: python -m mirror.tools.demo"""
-    _run("mirror.tools.demo")
-
-
-def card() -> None:
-    """mirror-card: python -m mirror.tools.model_card"""
-    _run("mirror.tools.model_card")
-
-
-def push() -> None:
-    """mirror-push: python -m mirror.tools.push"""
-    _run("mirror.tools.push")
-
-
-def export() -> None:
-    """mirror-export: python -m mirror.tools.onnx_export"""
-    _run("mirror.tools.onnx_export")
-
-
-def remove_components() -> None:
-    """mirror-remove-components: python -m mirror.tools.component_removal"""
-    _run("mirror.tools.component_removal")
-
-
-def _run(module: str) -> None:
-    run_main(import_module(module).main)
+train = _command("mirror-train", "run_mirror.py")
+cmlm = _command("mirror-cmlm", "run_cmlm.py")
+evaluate = _command("mirror-eval", "run_eval.py")
+encode = _command("mirror-encode", "run_encode.py")
+study = _command("mirror-study", "run_study.py")
+search = _command("mirror-search", "python -m mirror.tools.search")
+demo = _command("mirror-demo", "python -m mirror.tools.demo")
+card = _command("mirror-card", "python -m mirror.tools.card")
+push = _command("mirror-push", "python -m mirror.tools.push")
+export = _command("mirror-export", "python -m mirror.tools.onnx")
+remove_components = _command("mirror-remove-components", "python -m mirror.tools.whitening")

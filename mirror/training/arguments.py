@@ -1,14 +1,15 @@
-"""The command line of run_mirror.py: which model, which corpus, and everything of `MirrorConfig`."""
+"""Parse the command line of run_mirror.py: base model, recipe, corpus, and everything of `MirrorConfig`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.config_parser import check_flags, parse_flags
-from mirror.data.arguments import DataArguments
-from mirror.training.options import MirrorOptions
+from mirror.common.flags import flag
+from mirror.data.source import CorpusSource
+from mirror.training.options import OTHER_DEFAULTS, MirrorOptions
 
 
 if TYPE_CHECKING:
@@ -17,33 +18,33 @@ if TYPE_CHECKING:
 
 @dataclass
 class ScriptArguments:
-    """Where a run starts from."""
+    """The model to start from and the recipe."""
 
     _argument_group_name = "Model and recipe"
 
-    model_name_or_path: str = field(
-        default=str(EMBEDDED_MODEL),
-        metadata={
-            "help": "Masked LM, or encoder of sentence-transformers, to start from: a Hub id or a folder. Default: the small "
-            "masked LM of this repository."
-        },
+    model_name_or_path: str = flag(
+        str(EMBEDDED_MODEL),
+        "Hub id or path of the masked LM or sentence-transformers encoder to start from. Default: the small masked LM of this "
+        "repository.",
     )
-    config: str | None = field(default=None, metadata={"help": "Recipe: a YAML file of flags."})
+    config: str | None = flag(None, "Path to a recipe, a YAML file of flags. Default: none.")
 
 
 def parse_arguments(
-    argv: list[str] | None = None, description: str | None = None
-) -> tuple[ScriptArguments, DataArguments, MirrorConfig]:
-    """The three groups of flags: the command line beats the recipe, the recipe beats the preset of the level.
+    argv: list[str] | None = None, description: str = ""
+) -> tuple[ScriptArguments, CorpusSource, MirrorConfig]:
+    """Parse the command line of run_mirror.py. A flag beats the recipe, the recipe beats the preset of the level.
 
-    Torch is imported only once the flags are found sound.
+    Torch is imported only after the flags are checked.
 
     Raises:
-        InputError: an unknown flag or key, a value that no flag takes, or a file that does not exist.
+        InputError: an unknown flag or key, an invalid value, or a file that does not exist.
     """
-    _, data_args, _ = check_flags((ScriptArguments, DataArguments, MirrorOptions), argv, description)
+    _, data_args, _ = check_flags(
+        (ScriptArguments, CorpusSource, MirrorOptions), argv, f"{description}\n{OTHER_DEFAULTS}."
+    )
     data_args.check_files()
 
     from mirror.training.config import MirrorConfig
 
-    return parse_flags((ScriptArguments, DataArguments, MirrorConfig), argv)
+    return parse_flags((ScriptArguments, CorpusSource, MirrorConfig), argv)

@@ -1,7 +1,8 @@
-"""The model that a training starts from: a masked LM, or an encoder already, of which more is kept."""
+"""Load the base model of a run, a masked LM or an encoder, and add low-rank updates to it (LoRA)."""
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
-from mirror.modeling.checkpoint_settings import checkpoint_settings, choose_prompt
 from mirror.modeling.encoder import Encoder
-from mirror.training.levels import LEVEL_TEXTS
+from mirror.modeling.read_checkpoint import checkpoint_settings, choose_prompt
+from mirror.training.options import LEVEL_TEXTS
 
 
 if TYPE_CHECKING:
@@ -25,15 +26,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BaseEncoder:
-    """A loaded base model and what is kept of it.
+    """Base model of a run, with the parts of its checkpoint that are saved again.
 
     Args:
-        head: its modules after the pooling, frozen.
-        prompt: the text before every text.
-        prompts: what the checkpoint says about prompts and truncation.
+        name: Hub id or path.
+        head: modules after the pooling, frozen.
+        prompt: text before every text.
+        prompts: what the saved checkpoint says about prompts, and how many components it returns (`truncate_dim`).
         dimension: width D of the vectors that the loss compares.
-        truncate_dim: how many components the encoder that is saved returns; None: all.
-        max_seq_length: of the encoder that will be saved, in tokens; at least that of the training.
+        max_seq_length: maximum number of tokens of the saved encoder, at least that of the run.
     """
 
     name: str
@@ -43,19 +44,18 @@ class BaseEncoder:
     prompt: str
     prompts: dict
     dimension: int
-    truncate_dim: int | None
     max_seq_length: int
 
 
 def load_base(
     model: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, args: MirrorConfig, pairs: bool
 ) -> BaseEncoder:
-    """The base model of a run; sets what `args` leaves open to what fits it (`MirrorConfig.resolve_for`) and says so.
+    """Load the base model, fill in what `args` leaves open (`MirrorConfig.resolve_for`), and log both.
 
     Args:
-        model: a Hub id, a folder, or a loaded encoder without a head.
-        tokenizer: if it is not beside the model.
-        pairs: the corpus has two columns.
+        model: Hub id, folder, or loaded encoder without a head.
+        tokenizer: needed only if it is not beside the model.
+        pairs: whether the corpus has two columns.
 
     Raises:
         InputError: a model or tokenizer that cannot be trained, or not with these settings.
@@ -74,24 +74,23 @@ def load_base(
     encoder = Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*head])
     if len(head):
         encoder.check(name)
-    return BaseEncoder(
-        name=name,
-        model=model,
-        tokenizer=tokenizer,
-        head=head,
-        prompt=choose_prompt(name, known, args.prompt, args.prompt_name),
-        prompts=prompts_to_save(known, args),
-        dimension=encoder.dimension,
-        truncate_dim=known.get("truncate_dim"),
-        max_seq_length=min(max(args.max_seq_length, known.get("max_seq_length") or 0), position_limit(model)),
-    )
+    # The prompts of the base are saved again, with the one of this run as the default.
+    prompts, default = known.get("prompts") or {}, args.prompt_name or known.get("default_prompt_name")
+    if args.prompt is not None:
+        default = "default" if args.prompt else None
+        prompts = prompts | {"default": args.prompt} if args.prompt else prompts
+    kept = {"prompts": prompts, "default_prompt_name": default, "truncate_dim": known.get("truncate_dim")}
+    prompt = choose_prompt(name, known, args.prompt, args.prompt_name)
+    longest = min(max(args.max_seq_length, known.get("max_seq_length") or 0), position_limit(model))
+    kept = {key: value for key, value in kept.items() if value}
+    return BaseEncoder(name, model, tokenizer, head, prompt, kept, encoder.dimension, longest)
 
 
 def describe_base(name: str, pooling: str | None, head: nn.Sequential, args: MirrorConfig, changed: dict) -> str:
-    """The line of a start that says what the base model was found to be, and which settings follow.
+    """Return the log line that describes the detected base model and the settings that follow from it.
 
     Args:
-        pooling: of a base that is an encoder already.
+        pooling: pooling of a base that is an encoder already. None for a masked LM.
         head: its modules after the pooling.
         changed: what `MirrorConfig.resolve_for` returned.
     """
@@ -107,27 +106,41 @@ def describe_base(name: str, pooling: str | None, head: nn.Sequential, args: Mir
 
 
 def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
-    """The base's modules after the pooling, frozen: the loss is computed through them, and they are saved again."""
+    """Return the base's modules after the pooling, frozen. The loss sees their output, and they are saved again."""
     head = base.get("head", ())
     if head and pooling != base["pooling"]:
-        logger.warning(
-            "%s: its modules after the pooling are left out, because --pooling %s is not its own", name, pooling
-        )
+        logger.warning("%s: --pooling %s is not its own, so the modules after the pooling are dropped", name, pooling)
         head = ()
     for module in head:
         if not type(module).__module__.startswith("sentence_transformers."):
             raise InputError(
-                f"{name}: its module {type(module).__name__} comes with code of its own, which a trained checkpoint would "
-                f"lack; leave its modules out with another --pooling than {base['pooling']}"
+                f"{name}: its module {type(module).__name__} needs code that a trained checkpoint would lack; "
+                f"choose another --pooling than {base['pooling']}, which drops the modules after it"
             )
     return nn.Sequential(*head).float().requires_grad_(False).eval()
 
 
-def prompts_to_save(base: dict, args: MirrorConfig) -> dict:
-    """The prompts of the base model, as the default the one that is trained with, and its truncation."""
-    prompts, default = base.get("prompts") or {}, args.prompt_name or base.get("default_prompt_name")
-    if args.prompt is not None:
-        default = "default" if args.prompt else None
-        prompts = prompts | {"default": args.prompt} if args.prompt else prompts
-    kept = {"prompts": prompts, "default_prompt_name": default, "truncate_dim": base.get("truncate_dim")}
-    return {key: value for key, value in kept.items() if value}
+def add_lora(model: PreTrainedModel, rank: int) -> None:
+    """Freeze `model` and add a low-rank update to every linear layer, in place (LoRA, Hu et al. 2022). The vectors do
+    not change yet.
+
+    The update is scaled by 2 and has no dropout of its own, so the noise in the model is that of the flags.
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError as error:
+        raise InputError("--lora_rank needs peft: pip install peft") from error
+
+    inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"), model)
+
+
+def merged(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of `model` with the updates merged into its weights."""
+    from peft.tuners.lora import LoraLayer
+
+    plain = copy.deepcopy(model)
+    for name, module in list(plain.named_modules()):
+        if isinstance(module, LoraLayer):
+            module.merge()
+            plain.set_submodule(name, module.get_base_layer())
+    return plain

@@ -1,91 +1,145 @@
-"""What a user can set about a Mirror-BERT run: `MirrorConfig`."""
+"""The configuration of a training run: `BaseConfig` for every method, and `MirrorConfig` for Mirror-BERT."""
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+import math
+import os
+from dataclasses import dataclass, fields
+from datetime import timedelta
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from accelerate import PartialState
+from transformers import PreTrainedTokenizerBase, TrainingArguments
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from mirror.common.errors import InputError
-from mirror.data.two_view_dataset import ViewSettings
-from mirror.training.base_config import BaseConfig
-from mirror.training.choices import CRITERIA, KEEP_STEP
-from mirror.training.levels import LEVELS, default_learning_rate, default_pooling, encoder_settings
-from mirror.training.lora import check_lora
-from mirror.training.options import MirrorOptions
+from mirror.data.augmentation import augmentation_name
+from mirror.data.views import ViewSettings
+from mirror.training.options import (
+    CRITERIA,
+    KEEP_STEP,
+    LEVELS,
+    LIBRARY_DEFAULTS,
+    BaseOptions,
+    MirrorOptions,
+    default_learning_rate,
+    default_pooling,
+    encoder_settings,
+)
 
 
 logger = logging.getLogger(__name__)
 
+# Flags of TrainingArguments with one value that works here, and why.
+FIXED = {
+    "remove_unused_columns": (False, "the collator decides which columns reach the model"),
+    "logging_nan_inf_filter": (False, "the first loss that is not finite stops the run"),
+    "dataloader_persistent_workers": (False, "every epoch has new masks, and new workers to read them"),
+}
+
+
+@dataclass
+class BaseConfig(BaseOptions, TrainingArguments):
+    """`TrainingArguments` with the defaults that `MirrorConfig` and `CMLMConfig` share, and an automatic precision.
+
+    Differences from `TrainingArguments`: `bf16` or `fp16` wherever the hardware is fast in it, the last incomplete
+    batch is dropped (accelerate would fill it with rows from the start, which are false negatives), no checkpoints
+    before the end, and `FIXED`.
+    """
+
+    weight_decay: float = LIBRARY_DEFAULTS["weight_decay"]
+    logging_steps: float = LIBRARY_DEFAULTS["logging_steps"]
+    save_strategy: str = LIBRARY_DEFAULTS["save_strategy"]
+    dataloader_drop_last: bool = LIBRARY_DEFAULTS["dataloader_drop_last"]
+    remove_unused_columns: bool | None = None
+    logging_nan_inf_filter: bool | None = None
+    dataloader_persistent_workers: bool | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in ((item.name, getattr(self, item.name)) for item in fields(self)):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise InputError(f"--{name} {value} is not a finite number")
+        for name, (value, reason) in FIXED.items():
+            if getattr(self, name) not in (None, value):
+                raise InputError(f"--{name} must stay {str(value).lower()}: {reason}")
+            setattr(self, name, value)
+        if not torch.accelerator.is_available():
+            self.use_cpu = True  # otherwise --bf16 is refused on a machine without a GPU
+        if self.use_cpu:
+            # AdamW's moments of rare words decay to subnormal numbers, with which a CPU is eight times as slow. Set
+            # here, before torch starts its threads, which inherit the setting.
+            torch.set_flush_denormal(True)
+            # transformers passes the timeout on for GPUs only. The first process group that is made decides.
+            PartialState(cpu=True, backend=self.ddp_backend, timeout=timedelta(seconds=self.ddp_timeout))
+        self.bf16, self.fp16, self.precision_reason = choose_precision(self.bf16, self.fp16, self.use_cpu)
+        if isinstance(self.resume_from_checkpoint, str) and self.resume_from_checkpoint.lower() in ("true", "false"):
+            self.resume_from_checkpoint = self.resume_from_checkpoint.lower() == "true" or None
+        super().__post_init__()
+
+
+def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tuple[bool, bool, str]:
+    """Return (bf16, fp16, reason): what the user asked for, otherwise what is fast on the device."""
+    if fp16 and use_cpu:  # accelerate neither casts nor scales there, and does not say so
+        return bool(bf16), False, "CPUs do not train in float16"
+    if bf16 or fp16:
+        return bool(bf16), bool(fp16), "requested"
+    launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
+    if launcher in ("bf16", "fp16"):
+        return launcher == "bf16", launcher == "fp16", "from accelerate's configuration"
+    if bf16 is False or fp16 is False:
+        return False, False, "requested"
+    if use_cpu:
+        fast = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+        return fast, False, "auto: the CPU multiplies bfloat16 in hardware" if fast else "auto: plain CPU"
+    if not torch.cuda.is_available():
+        return False, False, "auto: no CUDA"
+    major, minor = torch.cuda.get_device_capability()
+    bf16 = major >= 8
+    return bf16, not bf16, f"auto: compute capability {major}.{minor}" + ("" if bf16 else " has no bfloat16")
+
 
 @dataclass
 class MirrorConfig(MirrorOptions, BaseConfig):
-    """Everything that can be set about turning a masked LM into an encoder with Mirror-BERT.
+    """Configuration of a Mirror-BERT run.
 
     >>> config = MirrorConfig(level="sentence", output_dir="out")
 
-    Model:
-        pooling: how token vectors become one (`mirror.modeling.pooling.pool`). Default: `cls` for words, phrases and
-            RoBERTa, `mean` for other sentence encoders.
-        max_seq_length: tokens per text, special ones included; default of the level: 25, 25, 50.
-        prompt, prompt_name: text before every text, and so the default prompt of the checkpoint. Default: the base model's.
-        pad_to: pad every row to this length; only `mean_padded` depends on it.
-        packing: train without padding: "auto", "on" or "off".
-        lora_rank: train low-rank updates of this rank instead of all weights.
-        dropout_rate, drophead_rate, controlled_dropout: the noise inside the model (Mirror-BERT, sections 2.2 and 4.4).
-
-    Views:
-        level: "word", "phrase" or "sentence": the preset that fills in what is not given.
-        span_mask_length, span_mask_min_chars, mask_token: the span mask of the second view (section 2).
-        augmentation, augmentation_rate, augment_both_views: other noise on the text. Default: the span mask; for sentences
-            and a base model that is an encoder already, `mirror.training.levels.ENCODER_SETTINGS`.
-
-    Training:
-        loss, temperature, learnable_temperature: what pulls the two views together (section 2, Eq. 1).
-        mini_batch_size: texts in memory at once (gradient caching).
-        gather_negatives: compare with the texts of all processes.
-        projection_head, negative_queue, queue_momentum, noise_negatives, false_negative_weighting, hardness, batching,
-            matryoshka_dims: later ideas (docs/methods.md).
-        eval_tasks, data_dir: tasks to score while training.
-        validation_samples: texts held out of training, for the test on your own text (`mirror.evaluation.own_text`).
-        select_by: the criterion on these texts that chooses the checkpoint.
-        keep, keep_within: a second score that must not be lost (`mirror.training.keep`), and how much of it may be.
+    Every argument is a flag of run_mirror.py: `run_mirror.py --help` and `mirror/training/options.py` explain them,
+    `--help_all` those of `TrainingArguments`. `augmentation` can also be a function `(text, rng) -> text`, which makes
+    the second view of a text (`mirror.data.augmentation`).
 
     Note:
-        Where the paper is silent, the defaults follow the released code, and differ from `TrainingArguments`: batch 200,
-        learning rate 2e-5 (1e-4 for the embedded model) held constant, no gradient clipping, weight decay 0.01 on all
-        weights (biases and norms too), one epoch for sentences and two for words and phrases, and what `BaseConfig` lists.
+        Where the paper is silent, the defaults follow the released code and differ from `TrainingArguments`: batch
+        200, learning rate 2e-5 (1e-4 for the embedded model) held constant, no gradient clipping, weight decay 0.01 on
+        all weights (biases and norms too), one epoch for sentences and two for words and phrases, and what
+        `BaseConfig` lists.
 
     Raises:
-        InputError: a value outside its range, or two that contradict each other; names the flag.
+        InputError: a value outside its range, or two that contradict each other. Names the flag.
     """
 
     def __post_init__(self) -> None:
         MirrorOptions.__post_init__(self)
-        if self.batching == "length":
-            if self.train_sampling_strategy not in ("random", "group_by_length"):
-                raise InputError(
-                    f"--batching length and --train_sampling_strategy {self.train_sampling_strategy} exclude each other; "
-                    "leave out one of the two"
-                )
-            self.train_sampling_strategy = "group_by_length"
         BaseConfig.__post_init__(self)
         self._set_evaluation_defaults()
-        check_lora(self.lora_rank, self)
+        for name in ("resume_from_checkpoint", "load_best_model_at_end"):
+            if self.lora_rank and getattr(self, name):
+                raise InputError(
+                    f"--{name}: checkpoints with --lora_rank contain merged weights; leave out one of the two"
+                )
 
     def resolve_for(
         self, model_name_or_path: str, model_type: str, pooling: str | None = None, pairs: bool = False
     ) -> dict[str, object]:
-        """Fill in what depends on the base model: pooling, learning rate, and the settings for training an encoder further.
+        """Fill in what depends on the base model: pooling, learning rate, and the settings for an encoder.
 
         Args:
-            pooling: of a base model that is an encoder already; with another pooling it is not one.
-            pairs: the second text of a row is its second view; the settings for encoders were measured without.
+            pooling: pooling of a base model that is an encoder already. With another pooling it is not one.
+            pairs: whether the second text of a row is its second view. Encoders were measured without.
 
         Returns:
-            The settings that differ from the level's because the base is an encoder already, by the names of their flags.
+            The settings that differ from the level's because the base is an encoder, by the names of their flags.
         """
         self.pooling = self.pooling or pooling or LEVELS[self.level].get("pooling") or default_pooling(model_type)
         changed = encoder_settings(self.level, self.given) if self.pooling == pooling and not pairs else {}
@@ -96,14 +150,14 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         return changed
 
     def at_most_one_pass(self, texts: int) -> None:
-        """Let the steps that `resolve_for` set for an encoder end with the texts: to repeat a few of them harms (docs/results.md)."""
+        """Train one pass where `resolve_for` set more steps: to repeat a few texts harms (docs/results.md)."""
         texts_per_step = self.train_batch_size * self.world_size * self.gradient_accumulation_steps
         if "max_steps" not in self.given and self.max_steps * texts_per_step > texts:
-            logger.info("length: one pass over the texts, which is less than --max_steps %d", self.max_steps)
+            logger.info("The corpus is smaller than %d steps; training one epoch", self.max_steps)
             self.max_steps = -1
 
     def view_settings(self, tokenizer: PreTrainedTokenizerBase, prompt: str = "") -> ViewSettings:
-        """How the views are made with this tokenizer, and the text before every text.
+        """Return how the views are made with this tokenizer and this prompt.
 
         Raises:
             InputError: something is to be masked and the tokenizer has no mask token.
@@ -126,6 +180,10 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             both_views=self.augment_both_views,
             prompt=prompt,
         )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return all settings as plain data. A function for `augmentation` is named."""
+        return super().to_dict() | {"augmentation": augmentation_name(self.augmentation)}
 
     def _set_evaluation_defaults(self) -> None:
         """Evaluate where there is something to score, and let the scores choose the checkpoint."""

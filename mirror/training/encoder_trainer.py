@@ -1,32 +1,91 @@
-"""What the trainers of this project share: `Trainer` for encoders, without the method."""
+"""`Trainer` for encoders without the method: identity of a run, parameters of the loss, averages for the log, the end."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from accelerate.utils import broadcast_object_list
 from datasets import Dataset, IterableDataset
-from torch import Tensor
-from transformers import TrainerCallback, TrainerState
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
+from mirror.common.distributed import mean_over_processes
 from mirror.common.errors import InputError
-from mirror.data.endless_stream import EndlessStream
+from mirror.common.files import atomic_write_text
+from mirror.common.reuse import plain
 from mirror.data.files import reading
-from mirror.training.choices import KEEP_STEP
+from mirror.data.views import EndlessStream
+from mirror.training.finish import finish
 from mirror.training.hub import HubPushMixin
-from mirror.training.resumable import ResumableTrainer
-from mirror.training.run_identity import check_identity, digest_of_model, run_identity, save_identity
-from mirror.training.run_record import FILE
+from mirror.training.options import KEEP_STEP
+from mirror.training.record import FILE, RunRecord, run_facts
+from mirror.training.resumable import IDENTITY, LOSS_STATE, ResumableTrainer
 
 
 logger = logging.getLogger(__name__)
 
+READ_ROWS = 10_000  # rows in memory at once
+STREAMED_ROWS = 1000  # rows of a stream, which has no end, in its digest
+# Flags that change nothing in the weights. Files and model are compared by content instead.
+NOT_COMPARED_PREFIXES = ("ddp_", "eval_", "hub_", "log_", "logging_", "save_", "trackio_")
+NOT_COMPARED = {
+    *(
+        "bitext_file",
+        "data_dir",
+        "disable_tqdm",
+        "greater_is_better",
+        "load_best_model_at_end",
+        "metric_for_best_model",
+    ),
+    *(
+        "dataloader_num_workers",
+        "dataloader_persistent_workers",
+        "dataloader_pin_memory",
+        "dataloader_prefetch_factor",
+    ),
+    *("model_name_or_path", "nli_file", "per_device_eval_batch_size", "preprocessing_num_workers", "project"),
+    *("push_to_hub", "report_to", "resume_from_checkpoint", "run_name", "select_by", "train_file"),
+}
+LENGTHS = {"max_steps", "num_train_epochs"}  # of a run at a constant rate, which may go on for longer
+# Arguments of `Trainer` that have no meaning for encoders, and what to use instead.
+REFUSED = {
+    "compute_loss_func": "pass loss=, a function or module of the two views",
+    "compute_metrics": "pass score=, a function of the encoder, or set eval_tasks",
+    "data_collator": "the collator makes the two views of a batch; pass augmentation= in the configuration",
+    "eval_dataset": "set validation_samples, eval_tasks, or pass score=",
+    "model_init": "pass the model",
+    "preprocess_logits_for_metrics": "pass score=, a function of the encoder",
+}
 
-class SetEpochCallback(TrainerCallback):
-    """Draws new masks at the start of each epoch, and the right ones after a resume; streams do so by themselves."""
+
+def refuse_arguments(given: dict[str, object]) -> None:
+    """Refuse arguments of `Trainer` that have no meaning here with an `InputError` that says what to use instead."""
+    for name, value in given.items():
+        if name not in REFUSED:
+            raise TypeError(f"unexpected keyword argument '{name}'")
+        if value is not None:
+            raise InputError(f"{name} does not apply to encoders: {REFUSED[name]}")
+
+
+class EpochsAndLossGradients(TrainerCallback):
+    """Draw new masks at the start of each epoch, also after a resume, and zero the loss's gradients before each step.
+
+    Streams draw their masks by themselves, and `Trainer` zeroes the gradients of the model only.
+    """
+
+    def __init__(self, loss_parameters: list[nn.Parameter]):
+        self.loss_parameters = loss_parameters
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        for parameter in self.loss_parameters:
+            parameter.grad = None
 
     def on_epoch_begin(self, args, state, control, train_dataloader=None, **kwargs):
         if not hasattr(train_dataloader.dataset, "set_epoch"):
@@ -35,91 +94,170 @@ class SetEpochCallback(TrainerCallback):
             train_dataloader.dataset.set_epoch(int((state.epoch or 0) + 1e-6))
 
 
-def name_of_rows(settings: dict) -> str:
-    """The files or the dataset that is trained on, for messages."""
-    return " ".join(settings.get("train_file") or [settings.get("dataset_name") or "train_dataset"])
-
-
-def describe_best(state: TrainerState, metric: str) -> str:
-    """Which step was kept, and how the last evaluated one compares."""
-    key = f"eval_{metric.removeprefix('eval_')}"
-    scores = {entry["step"]: entry[key] for entry in state.log_history if key in entry}
-    last = max(scores, default=state.best_global_step)
-    compared = "the last one" if last == state.best_global_step else f"step {last} has {scores[last]:.4f}"
-    return (
-        f"kept step {state.best_global_step}, the best of {len(scores)} evaluated: "
-        f"{key.removeprefix('eval_')} {state.best_metric:.4f} ({compared})"
-    )
-
-
 class EncoderTrainer(HubPushMixin, ResumableTrainer):
-    """Crash-safe checkpoints, pushes to the Hub, averages for the log, and the facts that a run records.
+    """Base of the trainers of this project: crash-safe checkpoints, pushes to the Hub, and a record of the run.
+
+    Args:
+        loss: a loss, whose parameters, if it has any, are trained with the model.
+        base_model: name or path of the base model.
+        settings: the whole configuration as plain data, kept in every checkpoint.
+        corpus_report: facts about the training texts.
+        dataset_name: id of a Hub dataset, if the texts come from one.
 
     Attributes:
         method: "mirror" or "cmlm", for the record and the card.
-        base_model: name or path of the model that the training starts from.
-        settings: the whole configuration as plain data, kept in every checkpoint.
-        corpus_report: what is known of the training texts.
-        dataset_name: id of a Hub dataset, if the texts come from one.
-        summary: the line that describes a step.
+        summary: the log line that describes a step.
+        train_metrics: the metrics that `train` returned.
+        measured: scores of `train` for the record, by the names of `RunRecord`.
     """
 
     method = ""
 
     def __init__(
-        self, *args, base_model: str, settings: dict, corpus_report: dict, dataset_name: str | None, **kwargs
+        self,
+        *args,
+        base_model: str,
+        settings: dict,
+        corpus_report: dict,
+        dataset_name: str | None,
+        loss: object = None,
+        **kwargs,
     ):
         super().__init__(*args, **kwargs)
         is_stream = isinstance(self.train_dataset, EndlessStream)
         self.base_model, self.settings = base_model, settings | ({"streaming": True} if is_stream else {})
         self.corpus_report, self.dataset_name = corpus_report, dataset_name
         self.summary: str | None = None
+        self.train_metrics: dict[str, float] = {}
+        self.measured: dict[str, object] = {}
         self.loss_is_scaled_for_ga = False  # our losses are means over one micro-batch
         self._seen: dict[str, list[Tensor]] = {}
-        self.add_callback(SetEpochCallback())
+        self.loss = loss.to(self.args.device) if isinstance(loss, nn.Module) else loss
+        self._loss_parameters = list(self.loss.parameters()) if isinstance(self.loss, nn.Module) else []
+        for parameter in self._loss_parameters:
+            parameter.register_hook(mean_over_processes)  # DDP averages the gradients of the model only
+        self.add_callback(EpochsAndLossGradients(self._loss_parameters))
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
-        """As in `ResumableTrainer`, from a checkpoint of the same run only, unless `force` is set.
+    def before_training(self, checkpoint: str | None) -> None:
+        """Refuse the checkpoint of another run, unless `force` is set, and restore the loss from that of this run.
 
         Raises:
-            InputError: the checkpoint is of another run; names the differences.
+            InputError: the checkpoint is of another run. Names the differences.
         """
-        resume_from_checkpoint = self.find_checkpoint(resume_from_checkpoint)
         self._model_digest = digest_of_model(self.model) if self.is_world_process_zero() else ""
         self._identity = {}
-        if resume_from_checkpoint and not self.args.force:
-            check_identity(broadcast_object_list([self.identity()])[0], resume_from_checkpoint)
-        if not resume_from_checkpoint and self.args.should_save:
+        if checkpoint and not self.args.force:
+            check_identity(broadcast_object_list([self.identity()])[0], checkpoint)
+        if checkpoint:
+            self._load_loss(checkpoint)
+        elif self.args.should_save:
             (Path(self.args.output_dir) / FILE).unlink(missing_ok=True)  # of the run that is overwritten
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
         output = super().train(resume_from_checkpoint, **kwargs)
-        is_chosen = self.args.metric_for_best_model != KEEP_STEP  # that line would say only which step was the last
-        if self.args.load_best_model_at_end and self.state.best_global_step and is_chosen:
-            logger.info(describe_best(self.state, self.args.metric_for_best_model))
+        self.train_metrics = output.metrics
         return output
 
+    def after_training(self) -> None:
+        """Log which step was kept, and how the last evaluated one compares."""
+        state, metric = self.state, (self.args.metric_for_best_model or "").removeprefix("eval_")
+        if not (self.args.load_best_model_at_end and state.best_global_step) or metric == KEEP_STEP:
+            return
+        scores = {entry["step"]: entry[f"eval_{metric}"] for entry in state.log_history if f"eval_{metric}" in entry}
+        last = max(scores, default=state.best_global_step)
+        others = "the last one" if last == state.best_global_step else f"step {last} has {scores[last]:.4f}"
+        logger.info(
+            f"kept step {state.best_global_step}, the best of {len(scores)} evaluated: "
+            f"{metric} {state.best_metric:.4f} ({others})"
+        )
+
     def identity(self) -> dict:
-        """What the run is (`mirror.training.run_identity`); empty on all processes but the first."""
+        """Return what is compared when a run is resumed, as plain data. Empty on all processes but the first.
+
+        The settings, digests of the weights before the first step and of the texts, and the number of processes.
+        """
         if self.is_world_process_zero() and not self._identity:
-            rows = self.training_rows()
             with reading(name_of_rows(self.settings)):
-                self._identity = run_identity(self.settings, self._model_digest, rows, self.args.world_size)
+                texts = digest_of_rows(self.training_rows())
+            self._identity = {
+                "settings": plain(self.settings),
+                "model": self._model_digest,
+                "texts": texts,
+                "processes": self.args.world_size,
+            }
         return self._identity
 
+    def record(self) -> RunRecord:
+        """Return what this run was and measured. `finish` adds the verification and writes it."""
+        run = run_facts(self.args, self.base_model, self.dataset_name, self.summary)
+        return RunRecord(self.method, self.train_metrics, run, self.corpus_report, self.settings, **self.measured)
+
+    def finish(self) -> None:
+        """End the run: save, verify, write record and card, push if asked (`mirror.training.finish`).
+
+        The script's last call. With several processes it ends them.
+        """
+        finish(self)
+
     def training_rows(self) -> list[Dataset | IterableDataset]:
-        """The texts as they are before views, masks and batches are made of them."""
+        """Return the texts before views, masks and batches are made of them."""
         raise NotImplementedError
 
     def describe_checkpoint(self, folder: Path) -> None:
         super().describe_checkpoint(folder)
         if self.is_world_process_zero():
-            save_identity(self.identity(), folder)
+            atomic_write_text(folder / IDENTITY, json.dumps(self.identity(), indent=2) + "\n")
+            state = self.loss.state_dict() if isinstance(self.loss, nn.Module) else {}
+            if state:
+                save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / LOSS_STATE)
+
+    def _load_loss(self, checkpoint: str) -> None:
+        """Restore parameters and buffers of the loss, or refuse a checkpoint that was made with others."""
+        path = Path(checkpoint) / LOSS_STATE
+        stored = load_file(path) if path.is_file() else {}
+        expected = self.loss.state_dict() if isinstance(self.loss, nn.Module) else {}
+        shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (stored, expected)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"{checkpoint} holds the state of another loss ({', '.join(stored) or 'none'} instead of "
+                f"{', '.join(expected) or 'none'}); resume with the loss of that run"
+            )
+        if stored:
+            self.loss.load_state_dict(stored)
+
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        is_new = self.optimizer is None
+        optimizer = super().create_optimizer(model)
+        # Decay would pull a scalar such as a temperature's logarithm towards 0, which is a value like any other.
+        for decay, of_scalars in ((0.0, True), (self.args.weight_decay, False)):
+            group = [each for each in self._loss_parameters if (each.dim() == 0) == of_scalars]
+            if is_new and group:
+                optimizer.add_param_group({"params": group, "weight_decay": decay})
+        return optimizer
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the encoder, with no pickled arguments beside it. Every process calls this, one writes."""
+        # With FSDP each process holds a part of the weights, and all of them take part in gathering them.
+        state = self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
+        if self.args.should_save:
+            self.save_encoder(output_dir or self.args.output_dir, state)
+        if self.args.push_to_hub and not _internal_call:
+            self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def save_encoder(self, folder: str, state_dict: dict[str, Tensor] | None) -> None:
+        """Write the encoder to a folder.
+
+        Args:
+            state_dict: the gathered weights of a sharded model.
+        """
+        raise NotImplementedError
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
         with reading(name_of_rows(self.settings)):
             return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def monitor(self, name: str, value: Tensor) -> Tensor:
-        """Remember a scalar: the log shows its mean since the last line. Returns it."""
+        """Remember a scalar, whose mean since the last line appears in the log, and return it."""
         self._seen.setdefault(name, []).append(value.detach())
         return value
 
@@ -130,9 +268,10 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         super().log(logs, start_time)
 
     def check_finite(self, loss: Tensor, advice: str) -> Tensor:
-        """
+        """Return the loss if it is finite.
+
         Raises:
-            InputError: the loss is not finite.
+            InputError: it is not.
         """
         if not torch.isfinite(loss):
             raise InputError(
@@ -140,3 +279,56 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
                 f"try --bf16 instead of --fp16, {advice}"
             )
         return loss
+
+
+def name_of_rows(settings: dict) -> str:
+    """Return the files or the dataset of a run, for messages."""
+    return " ".join(settings.get("train_file") or [settings.get("dataset_name") or "train_dataset"])
+
+
+def check_identity(identity: dict, folder: str) -> None:
+    """Refuse to resume from the checkpoint of another run, and name every difference."""
+    try:
+        stored = json.loads((Path(folder) / IDENTITY).read_text(encoding="utf-8"))
+        found = differences(stored, identity)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{folder}: no readable {IDENTITY}, which every checkpoint of this project has") from error
+    if found:
+        raise InputError(
+            f"--resume_from_checkpoint: {folder} is of another run ({', '.join(found)}); give what that run had, or "
+            "--force to go on with the change"
+        )
+
+
+def differences(stored: dict, now: dict) -> list[str]:
+    """Return what differs between the identities of two runs, in words."""
+    before, after = stored["settings"], now["settings"]
+    skipped = NOT_COMPARED | (LENGTHS if after.get("lr_scheduler_type") == "constant" else set())
+    found = [
+        f"--{key} was {before.get(key, 'not given')}, now {after.get(key, 'not given')}"
+        for key in sorted(before.keys() | after.keys())
+        if key not in skipped and not key.startswith(NOT_COMPARED_PREFIXES) and before.get(key) != after.get(key)
+    ]
+    if stored["processes"] != now["processes"]:
+        found.append(f"processes: {stored['processes']}, now {now['processes']}")
+    kinds = {"model": "another model to start from", "texts": "other training texts"}
+    return found + [words for key, words in kinds.items() if stored[key] != now[key]]
+
+
+def digest_of_model(model: nn.Module) -> str:
+    """Return the SHA-256 of the names and bytes of all weights."""
+    digest = hashlib.sha256()
+    for name, parameter in model.named_parameters():
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def digest_of_rows(parts: Iterable[Dataset | IterableDataset]) -> str:
+    """Return the SHA-256 of all rows in their order, or of the first thousand of a stream."""
+    digest = hashlib.sha256()
+    for rows in parts:
+        rows = rows.take(STREAMED_ROWS) if isinstance(rows, IterableDataset) else rows
+        for batch in rows.iter(READ_ROWS):
+            digest.update(json.dumps(batch).encode())
+    return digest.hexdigest()

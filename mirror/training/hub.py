@@ -1,4 +1,4 @@
-"""Checkpoints on the Hub. A failed push never stops a training or changes what is on disk."""
+"""Pushes of checkpoints to the Hub. A failed push never stops a run or changes what is on disk."""
 
 from __future__ import annotations
 
@@ -20,33 +20,25 @@ from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import HubStrategy
 from transformers.utils import PushInProgress
 
+from mirror.common.cli import log_each_retry_once, without_signatures
 from mirror.common.errors import InputError, one_line
-from mirror.common.logging import log_each_retry_once, without_signatures
-from mirror.training.manifest import MANIFEST, write_manifest
-from mirror.training.resumable import TOTALS
-from mirror.training.run_identity import FILE as IDENTITY
-from mirror.training.run_record import keep_folders_private
+from mirror.common.reuse import MANIFEST, write_manifest
+from mirror.training.record import keep_folders_private
+from mirror.training.resumable import IDENTITY, LOSS_STATE, TOTALS
 
 
 logger = logging.getLogger(__name__)
 
-TIMEOUT_SECONDS = 60.0  # without a byte; the library's default client waits indefinitely
-# Not for readers: other checkpoints, logs and results of run_eval.py (with folder names of this machine), pickles,
-# temporary files.
+TIMEOUT_SECONDS = 60.0  # without a byte; the default client waits forever
+# Never pushed: other checkpoints, temporary files, pickles, and files with folder names of this machine (logs, run_eval.py's).
 NOT_PUSHED = (
     *("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp"),
     *("run.json", "results.*", "embeddings/*"),
 )
+# Not part of an encoder, only of a checkpoint to resume from.
 ONLY_TO_RESUME = (
-    "optimizer.*",
-    "scheduler.pt",
-    "scaler.pt",
-    "rng_state*",
-    TRAINER_STATE_NAME,
-    "temperature.json",
-    IDENTITY,
-    TOTALS,
-    MANIFEST,
+    *("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", LOSS_STATE),
+    *(TRAINER_STATE_NAME, IDENTITY, TOTALS, MANIFEST),
 )
 
 
@@ -54,192 +46,142 @@ class PushError(InputError):
     """A failed push, in one line, without a token."""
 
 
-def check_repo_id(repo_id: str) -> None:
-    """Refuse an invalid repository id before anything is computed.
+def create_repo(repo_id: str, private: bool | None, token: str | None) -> str:
+    """Create the repository if it does not exist, and return its full id.
 
-    Raises:
-        InputError
+    An invalid id is an `InputError` before anything is sent, any other failure a `PushError`.
     """
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise InputError(f"--hub_model_id '{repo_id}' is not a repository id; give user/name") from error
-
-
-def create_repo(repo_id: str, private: bool | None, token: str | None) -> str:
-    """Create the repository if it does not exist, and return its full id.
-
-    Raises:
-        PushError
-    """
     _bound_the_client()
     if token is None and get_token() is None:
         raise PushError("no token for the Hub: set HF_TOKEN or run `hf auth login`")
-    try:
+    with _push_errors(token):
         return HfApi().create_repo(repo_id, token=token, private=private, exist_ok=True).repo_id
-    except Exception as error:  # network, server or library: the caller reports where the checkpoint is
-        raise PushError(reason(error, token)) from None
 
 
 def push_folder(
-    folder: str | Path,
-    repo_id: str,
-    private: bool | None = None,
-    token: str | None = None,
-    revision: str | None = None,
-    message: str = "Encoder",
-    path_in_repo: str | None = None,
-    left_out: Sequence[str] = (*NOT_PUSHED, MANIFEST),
+    folder: str | Path, repo_id: str, private: bool | None = None, token: str | None = None, **upload
 ) -> CommitInfo:
-    """Upload the files of a folder in one commit.
+    """Upload the files of a folder in one commit. Any failure is a `PushError`.
 
     Args:
-        repo_id: user/name, or a name alone for one's own.
-        private: visibility of a new repository; an existing one is not changed.
+        repo_id: user/name, or only a name for one's own account. It is created if it does not exist.
+        private: visibility of a new repository.
         token: default: HF_TOKEN, or the one stored by `hf auth login`.
-        left_out: patterns of files that are not uploaded.
-
-    Raises:
-        PushError: for any failure.
+        upload: further arguments of `HfApi.upload_folder`, such as `commit_message`. `ignore_patterns` has a default.
     """
     full_id = create_repo(repo_id, private, token)
-    try:
-        return HfApi().upload_folder(
-            repo_id=full_id, folder_path=folder, path_in_repo=path_in_repo, commit_message=message, token=token,
-            revision=revision, ignore_patterns=list(left_out),
-        )  # fmt: skip
-    except Exception as error:
-        raise PushError(reason(error, token)) from None
-
-
-def reason(error: Exception, token: str | None = None) -> str:
-    """Why a push failed, in one line: status and message of the server, never a signed URL or a token."""
-    while error.__cause__ is not None and not isinstance(error, HfHubHTTPError):
-        error = error.__cause__  # the client wraps errors of large files
-    if isinstance(error, OfflineModeIsEnabled):
-        return "HF_HUB_OFFLINE is set"
-    if isinstance(error, HfHubHTTPError):
-        said = f"the server answered {error.response.status_code} {error.server_message or ''}"
-    else:
-        said = f"{type(error).__name__}: {error}"
-    for secret in filter(None, (token, get_token())):
-        said = said.replace(secret, "***")
-    said = re.sub(r"\bhf_\w+", "hf_***", without_signatures(said))
-    return " ".join(said.split())[:300]
-
-
-def how_to_push_later(folder: str, repo_id: str, why: str) -> str:
-    """The error message of a run whose push failed."""
-    return (
-        f"the encoder is saved in {folder}, but pushing it to {repo_id} failed: {why}; "
-        f"later: python -m mirror.tools.push {folder} --hub_model_id {repo_id}"
-    )
+    upload = {"ignore_patterns": [*NOT_PUSHED, MANIFEST]} | upload
+    with _push_errors(token):
+        return HfApi().upload_folder(repo_id=full_id, folder_path=folder, token=token, **upload)
 
 
 @contextmanager
-def copy_to_share(checkpoint: str) -> Iterator[str]:
-    """A folder of links to the files of a checkpoint, its state without folders of this machine, a manifest to resume from."""
-    with TemporaryDirectory() as copy:
-        shutil.copytree(Path(checkpoint).absolute(), copy, copy_function=os.symlink, dirs_exist_ok=True)
-        keep_folders_private(Path(copy) / TRAINER_STATE_NAME)
-        write_manifest(Path(copy))
-        yield copy
+def _push_errors(token: str | None) -> Iterator[None]:
+    """Turn any error into one line: status and message of the server, never a signed URL or a token."""
+    try:
+        yield
+    except Exception as error:  # of the network, the server or the library
+        while error.__cause__ is not None and not isinstance(error, HfHubHTTPError):
+            error = error.__cause__  # the client wraps errors of large files
+        text = f"{type(error).__name__}: {error}"
+        if isinstance(error, OfflineModeIsEnabled):
+            text = "HF_HUB_OFFLINE is set"
+        elif isinstance(error, HfHubHTTPError):
+            text = f"the server answered {error.response.status_code} {error.server_message or ''}"
+        for secret in filter(None, (token, get_token())):
+            text = text.replace(secret, "***")
+        raise PushError(one_line(re.sub(r"\bhf_\w+", "hf_***", without_signatures(text)))) from None
 
 
-@cache
+@cache  # once a process, because setting the factory closes the connections of other threads
 def _bound_the_client() -> None:
-    """Once, because setting the factory closes the connections of other threads."""
-    set_client_factory(_client_with_timeout)
+    def client_with_timeout():
+        client = default_client_factory()
+        client.timeout = TIMEOUT_SECONDS
+        return client
+
+    set_client_factory(client_with_timeout)
     log_each_retry_once()
 
 
-def _client_with_timeout():
-    client = default_client_factory()
-    client.timeout = TIMEOUT_SECONDS
-    return client
-
-
 class HubPushMixin:
-    """`Trainer`'s --push_to_hub for checkpoints that are encoders; to be listed before `Trainer` among the base classes.
+    """Pushes for a `Trainer` whose checkpoints are encoders. List it before `Trainer` among the base classes.
 
-    Trainer's own would stop the run at a failed push, pickle its arguments, the token included, into the output folder, and
-    overwrite our model card.
+    Trainer's own pushes stop the run when they fail, pickle the arguments with the token into the output folder, and
+    replace the card of `mirror.training.card`.
     """
 
     def init_hf_repo(self, token: str | None = None, private: bool | None = None) -> None:
-        """Create the repository; if that fails, warn and go on training.
-
-        Raises:
-            InputError: --hub_model_id is not a valid id.
-        """
+        """Create the repository. If that fails, warn and continue, but raise an `InputError` for an invalid id."""
         if not self.is_world_process_zero():
             return
-        self.push_in_progress, self._background = None, HfApi()  # its jobs run one after the other
-        self.hub_model_id = self.args.hub_model_id or Path(self.args.output_dir).absolute().name
-        check_repo_id(self.hub_model_id)
+        args = self.args
+        self.push_in_progress, self._background = None, HfApi()  # which runs its jobs one after the other
+        self.hub_model_id = args.hub_model_id or Path(args.output_dir).absolute().name
+        private = args.hub_private_repo if private is None else private
         try:
-            self.hub_model_id = create_repo(self.hub_model_id, self._private(private), token or self.args.hub_token)
+            self.hub_model_id = create_repo(self.hub_model_id, private, token or args.hub_token)
         except PushError as error:
             logger.warning("--push_to_hub: %s; training continues, and the push is tried again at the end", error)
 
     def push_to_hub(
-        self, commit_message: str | None = "Encoder", blocking: bool = True, token: str | None = None,
-        revision: str | None = None, private: bool | None = None, **kwargs,
-    ) -> CommitInfo | None:  # fmt: skip
-        """Upload the output folder and log the address of the repository; the commit, on the first process.
+        self, commit_message: str = "Encoder", token: str | None = None, revision: str | None = None, **kwargs
+    ) -> CommitInfo | None:
+        """Upload the output folder, log the address of the repository, and return the commit on the first process.
 
-        Raises:
-            PushError: it failed; the message says where the encoder is and how to push it later.
+        Of the further arguments of `Trainer.push_to_hub` only `private` has an effect. If the push fails, a `PushError`
+        names the folder of the encoder and the command to push it later.
         """
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if not self.is_world_process_zero():
             return None
+        args, private = self.args, kwargs.get("private")
         if self.hub_model_id is None:
             self.init_hf_repo(token, private)
         self._finish_current_push()
-        token, revision = token or self.args.hub_token, revision or self.args.hub_revision
+        folder, repo_id = args.output_dir, self.hub_model_id
+        private = args.hub_private_repo if private is None else private
+        upload = {"commit_message": commit_message, "revision": revision or args.hub_revision}
         try:
-            commit = push_folder(
-                self.args.output_dir, self.hub_model_id, self._private(private), token, revision, commit_message
-            )
+            commit = push_folder(folder, repo_id, private, token or args.hub_token, **upload)
         except PushError as error:
-            raise PushError(how_to_push_later(self.args.output_dir, self.hub_model_id, str(error))) from error
-        logger.info("pushed to %s", commit.repo_url)
+            raise PushError(
+                f"the encoder is saved in {folder}, but pushing it to {repo_id} failed: {error}; "
+                f"later: python -m mirror.tools.push {folder} --hub_model_id {repo_id}"
+            ) from error
+        logger.info("Pushed to %s", commit.repo_url)
         return commit
 
-    def create_model_card(self, *args, **kwargs) -> None:
-        """Nothing: the card is written by `mirror.tools.model_card`, and Trainer's must not replace it."""
-
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """In the background: the encoder to the root of the repository and, if requested, the checkpoint beside it."""
+    def push_checkpoint(self, folder: str) -> None:
+        """Push a checkpoint in the background: its encoder to the root of the repository and, if requested, all of it beside."""
         strategy = self.args.hub_strategy
         if not self.is_world_process_zero() or strategy == HubStrategy.END:
             return
         busy = self.push_in_progress is not None and not self.push_in_progress.is_done()
         if busy and not self.args.hub_always_push:
-            return
+            return  # the next checkpoint has its turn
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         places = [(None, (*NOT_PUSHED, *ONLY_TO_RESUME))]
-        if strategy == HubStrategy.CHECKPOINT:
-            places.append(("last-checkpoint", NOT_PUSHED))
-        if strategy == HubStrategy.ALL_CHECKPOINTS:
-            places.append((Path(checkpoint_folder).name, NOT_PUSHED))
-        job = self._background.run_as_future(
-            self._try_to_push, checkpoint_folder, f"Training in progress, step {self.state.global_step}", places
-        )
-        if busy:
-            self.push_in_progress.jobs.append(job)
-        else:
-            self.push_in_progress = PushInProgress([job])
+        beside = {HubStrategy.CHECKPOINT: "last-checkpoint", HubStrategy.ALL_CHECKPOINTS: Path(folder).name}
+        if strategy in beside:
+            places.append((beside[strategy], NOT_PUSHED))
+        job = self._background.run_as_future(self._try_to_push, folder, self.state.global_step, places)
+        self.push_in_progress = PushInProgress([*self.push_in_progress.jobs, job] if busy else [job])
 
-    def _try_to_push(self, folder: str, message: str, places: list[tuple[str | None, Sequence[str]]]) -> None:
-        settings = (self.hub_model_id, self._private(), self.args.hub_token, self.args.hub_revision, message)
+    def _try_to_push(self, folder: str, step: int, places: list[tuple[str | None, Sequence[str]]]) -> None:
+        args = self.args
         try:
-            with copy_to_share(folder) as copy:
-                for path_in_repo, left_out in places:
-                    push_folder(copy, *settings, path_in_repo, left_out)
-        except (PushError, OSError) as error:  # the checkpoint may be gone, for a newer one, before its turn comes
+            with TemporaryDirectory() as copy:  # of links; the state is rewritten, and so the manifest
+                shutil.copytree(Path(folder).absolute(), copy, copy_function=os.symlink, dirs_exist_ok=True)
+                keep_folders_private(Path(copy) / TRAINER_STATE_NAME)
+                write_manifest(Path(copy))
+                upload = {"commit_message": f"Training in progress, step {step}", "revision": args.hub_revision}
+                for place, left_out in places:
+                    upload |= {"path_in_repo": place, "ignore_patterns": list(left_out)}
+                    push_folder(copy, self.hub_model_id, args.hub_private_repo, args.hub_token, **upload)
+        except (PushError, OSError) as error:  # a newer checkpoint may have replaced this one before its turn
             logger.warning("%s was not pushed: %s; training continues", Path(folder).name, one_line(error))
-
-    def _private(self, private: bool | None = None) -> bool | None:
-        return self.args.hub_private_repo if private is None else private

@@ -1,24 +1,49 @@
-"""Contrastive losses: pure functions on embeddings. They know nothing of models, tokens or processes.
+"""Contrastive losses: `info_nce` and `multi_similarity` as functions of embeddings, and the modules that
+`MirrorTrainer(loss=...)` takes.
 
-All normalize the vectors, compute in float32 (in float64 if that comes in), and return a scalar: the mean over the anchors.
+A loss is a function or an `nn.Module` that is called with the two views of a step and returns a scalar to minimize:
+
+    loss(first, second)                                              # (B, D) each; row i belongs to row i of the other
+    loss(first, second, all_first=..., all_second=..., offset=...)   # with gather_negatives: (N, D) of all processes
+
+`all_first` and `all_second` hold the views of all processes, gathered with gradient, and `offset` is where this
+process's rows start in them. A loss of your own can ignore them (`**gathered`) as long as `gather_negatives` is off.
+The parameters of a module are trained with the encoder and stored in the checkpoints of a run, never in the saved
+encoder. Its buffers are stored too.
+
+The functions normalize the vectors, compute in float32 (in float64 if that comes in), and return the mean over the
+anchors. They know nothing of models, tokens or processes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from mirror.training.choices import InfoNCE
+from mirror.common.errors import InputError
+from mirror.common.vectors import unit_tensor
+from mirror.training.options import LOSSES
+
+
+if TYPE_CHECKING:
+    from mirror.training.config import MirrorConfig
+
+LossFunction = Callable[..., Tensor]
+INITIAL_STD = 0.02  # of a projection head's weights: BERT's, as in SimCSE's code
 
 
 def info_nce(
     first: Tensor,
     second: Tensor,
     temperature: float | Tensor,
-    form: InfoNCE = "nt_xent",
+    form: str = "nt_xent",
     all_first: Tensor | None = None,
     all_second: Tensor | None = None,
     offset: int = 0,
@@ -28,29 +53,29 @@ def info_nce(
 ) -> Tensor:
     """InfoNCE in one of three named forms.
 
-    - `nt_xent` (the released code; SimCLR): every one of the 2B views is an anchor, its positive is the other view of the same text,
-      and the denominator runs over all other views, the positive included.
-    - `decoupled` (Eq. (1) of the paper as printed): the same anchors, but the denominator runs over the negatives only.
+    - `nt_xent` (the released code; SimCLR): every one of the 2B views is an anchor, its positive is the other view of
+      the same text, and the denominator runs over all other views, the positive included.
+    - `decoupled` (Eq. (1) of the paper as printed): the same anchors, the denominator runs over the negatives only.
     - `one_way` (SimCSE): the first views are the anchors and the second views the candidates.
 
     Args:
-        first, second: (B, D), the two views of this process's rows; row i of one is the positive of row i of the other.
+        first, second: (B, D), the views of this process's rows; row i of one is the positive of row i of the other.
         temperature: tau > 0; the logits are cosines divided by it.
         all_first, all_second: (N, D), the views of all processes, gathered with gradient; by default this process's.
         offset: where this process's rows start in them.
         negatives: (M, D), further negatives of every anchor: a queue (ESimCSE, section 3.2), noise (DCLR).
-        false_negative_cosine: negatives whose cosine with the anchor is above it are left out (DCLR's weights, with the encoder
-            that is trained as its own guide).
-        hardness: a negative's logit gets its cosine times this, as a constant (Lan et al. 2025, Eq. 5; in sentence-transformers
-            `hardness_strength`, in the mode `all_negatives`).
+        false_negative_cosine: negatives whose cosine with the anchor is above it are left out (DCLR's weights, with
+            the encoder that is trained as its own guide).
+        hardness: a negative's logit gets its cosine times this, as a constant (Lan et al. 2025, Eq. 5; in
+            sentence-transformers `hardness_strength`, in the mode `all_negatives`).
 
     Returns:
         Scalar float32 (float64 of float64 vectors). `decoupled` can be negative.
     """
     with torch.autocast(first.device.type, enabled=False):
-        first, second = _unit(first), _unit(second)
-        all_first = first if all_first is None else _unit(all_first)
-        all_second = second if all_second is None else _unit(all_second)
+        first, second = unit_tensor(first), unit_tensor(second)
+        all_first = first if all_first is None else unit_tensor(all_first)
+        all_second = second if all_second is None else unit_tensor(all_second)
         rows = torch.arange(
             offset, offset + len(first), device=first.device
         )  # (B,) positions of the own rows among the N
@@ -59,7 +84,7 @@ def info_nce(
         else:
             anchors, candidates = torch.cat([first, second]), [all_first, all_second]
             positive = torch.cat([rows + len(all_first), rows])  # (A,)
-        candidates += [] if negatives is None else [_unit(negatives)]
+        candidates += [] if negatives is None else [unit_tensor(negatives)]
         cosines = anchors @ torch.cat(candidates).T  # (A, C): B or 2B anchors, N or 2N candidates and M negatives
         logits = cosines / temperature
         if hardness is not None:
@@ -79,17 +104,6 @@ def info_nce(
         return (without_positive.logsumexp(dim=1) - positives).mean()
 
 
-def at_every_dimension(loss: Callable[..., Tensor], dims: Sequence[int], **vectors: Tensor) -> Tensor:
-    """The sum of `loss` on whole vectors and on their first d coordinates, for each d (Matryoshka, Kusupati et al. 2022, Eq. 1,
-    with weights 1).
-
-    Args:
-        loss: a function of the named `vectors` that normalizes them itself.
-        vectors: (any, D) each.
-    """
-    return sum((loss(**{name: each[:, :d] for name, each in vectors.items()}) for d in dims), loss(**vectors))
-
-
 def multi_similarity(
     first: Tensor,
     second: Tensor,
@@ -97,7 +111,8 @@ def multi_similarity(
     all_second: Tensor | None = None,
     offset: int = 0,
 ) -> Tensor:
-    """Multi-similarity loss on hard triplets, as in SapBERT (Liu et al. 2021; Mirror-BERT, footnote 2), from the library.
+    """Multi-similarity loss on hard triplets, as in SapBERT (Liu et al. 2021; Mirror-BERT, footnote 2), from the
+    library.
 
     Only the triplets count in which the positive is not closer than the negative by the margin; an anchor without any
     counts as 0. All numbers are those of SapBERT's released code. The miner compares all triplets of the 2N views at
@@ -128,18 +143,171 @@ def multi_similarity(
         triplets = (place[anchor[mine]], positive[mine], negative[mine])
         loss = MultiSimilarityLoss(alpha=1, beta=60, base=0.5)
         value = loss(anchors, indices_tuple=triplets, ref_emb=candidates)
-        # Without a triplet the library's loss does not depend on the candidates, and this process would skip the backward
-        # pass of their gathering, in which the others wait for it.
+        # Without a triplet the library's loss does not depend on the candidates, and this process would skip the
+        # backward pass of their gathering, in which the others wait for it.
         return value + 0.0 * candidates.sum()
 
 
-def share_above(vectors: Tensor, cosine: float) -> Tensor:
-    """Share of the pairs of different rows of (B, D) vectors whose cosine is above a number: a scalar."""
-    with torch.autocast(vectors.device.type, enabled=False):
-        unit, count = _unit(vectors), len(vectors)
-        above = (unit @ unit.T > cosine).fill_diagonal_(False)
-        return above.sum() / (count * (count - 1))
+class InfoNCE(nn.Module):
+    """InfoNCE as a module: `info_nce` with fixed settings.
+
+    >>> MirrorTrainer("bert-base-uncased", train_dataset=texts, loss=InfoNCE(temperature=0.04))
+
+    Args:
+        temperature, form, hardness: as in `info_nce`.
+
+    Raises:
+        InputError: a temperature that is not positive, an unknown form, or a negative hardness.
+    """
+
+    FORMS = ("nt_xent", "decoupled", "one_way")
+
+    def __init__(self, temperature: float = 0.04, form: str = "nt_xent", hardness: float | None = None):
+        super().__init__()
+        if temperature <= 0:
+            raise InputError(f"temperature must be positive, got {temperature}. The paper uses 0.04 or 0.2")
+        if form not in self.FORMS:
+            raise InputError(f"form '{form}' is unknown; one of {', '.join(self.FORMS)}")
+        if hardness is not None and hardness < 0:
+            raise InputError(f"hardness must be 0 or more, got {hardness}. Its source uses 9")
+        self.temperature: float | Tensor = temperature
+        self.form, self.hardness = form, hardness
+
+    @classmethod
+    def from_config(cls, config: MirrorConfig) -> InfoNCE:
+        """Return the loss that the flags describe."""
+        return cls(config.temperature, config.loss, config.hardness)
+
+    def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
+        return info_nce(first, second, self.temperature, self.form, hardness=self.hardness, **gathered)
+
+    def extra_repr(self) -> str:
+        shown = f"temperature={float(self.temperature):g}, form={self.form}"
+        return shown if self.hardness is None else f"{shown}, hardness={self.hardness:g}"
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    return F.normalize(vectors if vectors.dtype == torch.float64 else vectors.float(), dim=1)
+class MultiSimilarity(nn.Module):
+    """Multi-similarity loss on mined triplets, the function `multi_similarity` as a module."""
+
+    @classmethod
+    def from_config(cls, config: MirrorConfig) -> MultiSimilarity:
+        """Return the loss of the flags, none of which sets it."""
+        return cls()
+
+    def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
+        return multi_similarity(first, second, **gathered)
+
+
+class LearnableTemperature(nn.Module):
+    """Train the temperature of another loss too.
+
+    The parameter is its logarithm, so the temperature stays positive. It gets no weight decay, which would pull it
+    towards 1.
+
+    Args:
+        loss: a loss with an attribute `temperature`, which is where training starts.
+    """
+
+    def __init__(self, loss: nn.Module):
+        super().__init__()
+        if not isinstance(getattr(loss, "temperature", None), (int, float)):
+            raise InputError(f"learnable_temperature: the loss {name_of_loss(loss)} has no temperature")
+        self.loss, self.log_temperature = loss, nn.Parameter(torch.tensor(math.log(loss.temperature)))
+
+    @property
+    def temperature(self) -> Tensor:
+        """Temperature, a float32 scalar with gradient."""
+        return self.log_temperature.exp()
+
+    def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
+        self.loss.temperature = self.temperature
+        return self.loss(first, second, **gathered)
+
+
+class Matryoshka(nn.Module):
+    """Sum of another loss on whole vectors and on their first D dimensions, for each D (Kusupati et al. 2022, Eq. 1,
+    with weights 1).
+
+    Args:
+        loss: a loss that normalizes the vectors itself.
+        dims: the dimensions, all below `width`.
+        width: dimension of the vectors.
+
+    Raises:
+        InputError: a dimension that is not below the width of the vectors, which is trained anyway.
+    """
+
+    def __init__(self, loss: LossFunction, dims: Sequence[int], width: int):
+        super().__init__()
+        if max(dims) >= width:
+            raise InputError(
+                f"--matryoshka_dims {max(dims)}: the vectors have {width} dimensions, which are trained anyway; "
+                f"name numbers below {width}"
+            )
+        self.loss, self.dims = loss, list(dims)
+
+    def forward(self, first: Tensor, second: Tensor, offset: int = 0, **gathered: Tensor) -> Tensor:
+        vectors = {"first": first, "second": second, **gathered}
+        loss = partial(self.loss, **({"offset": offset} if gathered else {}))
+        return sum((loss(**{name: each[:, :d] for name, each in vectors.items()}) for d in self.dims), loss(**vectors))
+
+    def extra_repr(self) -> str:
+        return f"dims={self.dims}"
+
+
+class ProjectionHead(nn.Module):
+    """A linear layer of the vectors' width and tanh in front of another loss, in training only (SimCSE, Gao et al.
+    2021, section 6.3).
+
+    Args:
+        loss: the loss of the projected vectors.
+        width: dimension D of the vectors.
+        seed: seed of the first weights. The global random state stays that of a run without a head.
+    """
+
+    def __init__(self, loss: LossFunction, width: int, seed: int = 42):
+        super().__init__()
+        linear = nn.utils.skip_init(nn.Linear, width, width)
+        nn.init.normal_(linear.weight, std=INITIAL_STD, generator=torch.Generator().manual_seed(seed))
+        nn.init.zeros_(linear.bias)
+        self.loss, self.head = loss, nn.Sequential(linear, nn.Tanh())
+
+    def forward(self, first: Tensor, second: Tensor, offset: int = 0, **gathered: Tensor) -> Tensor:
+        projected = {name: self.head(each.float()) for name, each in gathered.items()}
+        if projected:
+            projected["offset"] = offset
+        return self.loss(self.head(first.float()), self.head(second.float()), **projected)
+
+
+def make_loss(config: MirrorConfig, width: int, loss: LossFunction | None = None) -> LossFunction:
+    """Return the loss of a run: the one that was passed or `--loss`, with what the flags wrap around it.
+
+    Args:
+        width: dimension of the vectors.
+        loss: a loss of the caller's own.
+
+    Raises:
+        InputError: a loss that cannot be called, or flags that do not apply to it.
+    """
+    if loss is None:
+        module, _, name = LOSSES[config.loss].rpartition(".")
+        loss = getattr(import_module(module), name).from_config(config)
+    elif not callable(loss):
+        raise InputError(f"loss must be a function or a module, got {type(loss).__name__}; --loss takes names")
+    elif given := {"temperature", "hardness"} & {*config.given, *(["hardness"] if config.hardness else [])}:
+        raise InputError(f"{min(given)}: the loss that was passed brings its own; leave it out of the configuration")
+    if config.learnable_temperature:
+        loss = LearnableTemperature(loss)
+    if config.matryoshka_dims:
+        loss = Matryoshka(loss, config.matryoshka_dims, width)
+    return ProjectionHead(loss, width, config.seed) if config.projection_head else loss
+
+
+def name_of_loss(loss: LossFunction) -> str:
+    """Return the name of a loss for records and cards: that of its function or class."""
+    return getattr(loss, "__name__", type(loss).__name__)
+
+
+def describe_loss(loss: LossFunction) -> str:
+    """Return a loss with its settings in one line."""
+    return " ".join(str(loss).split()) if isinstance(loss, nn.Module) else name_of_loss(loss)

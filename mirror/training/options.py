@@ -1,30 +1,115 @@
-"""The flags of Mirror-BERT, in the groups of `run_mirror.py --help`, and their checks. Imports no torch: mistakes answer at once."""
+"""The flags of the training scripts: type, check, default and help of each in one declaration.
+
+Imports no torch, so `--help` and invalid flags answer immediately. `MirrorConfig` and `CMLMConfig` inherit these
+dataclasses together with transformers' `TrainingArguments`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Annotated
 
-from mirror.common.cli import one_of, probability
+from mirror.assets import EMBEDDED_MODEL
 from mirror.common.errors import InputError
+from mirror.common.flags import above, at_least, condition, flag, one_of, run_checks, share
 from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
-from mirror.modeling.choices import POOLING_MODES, Attention, Packing
-from mirror.training.base_options import BaseOptions, check_max_seq_length
-from mirror.training.beyond_options import BeyondOptions
-from mirror.training.choices import CRITERIA, KEEP_WITHIN, KEEP_WITHIN_TEXTS, LOSSES, OWN_TEXT
-from mirror.training.levels import (
-    EMBEDDED_LEARNING_RATE,
-    ENCODER_SETTINGS,
-    LEARNING_RATE,
-    LEVELS,
-    TEXT_NOISE,
-    noise_of_encoders,
-)
+from mirror.modeling.pooling import POOLING_MODES
 
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+
+# Mirror-BERT, section 3 and appendix B. `span_mask_min_chars` of sentences is the released code's, that of phrases is
+# ours: the paper masks two characters of biomedical names, most of which are shorter than thirty.
+LEVELS = {
+    "word": {
+        "temperature": 0.2,
+        "span_mask_length": 0,
+        "span_mask_min_chars": 30,
+        "num_train_epochs": 2.0,
+        "max_seq_length": 25,
+        "pooling": "cls",
+    },
+    "phrase": {
+        "temperature": 0.04,
+        "span_mask_length": 2,
+        "span_mask_min_chars": 8,
+        "num_train_epochs": 2.0,
+        "max_seq_length": 25,
+        "pooling": "cls",
+    },
+    "sentence": {
+        "temperature": 0.04,
+        "span_mask_length": 5,
+        "span_mask_min_chars": 30,
+        "num_train_epochs": 1.0,
+        "max_seq_length": 50,
+    },  # pooling depends on the model: see `default_pooling`
+}
+# A base that is an encoder already has settings of its own in place of the level's: chosen by measurement, with the
+# test on held-out texts and STS-B dev (docs/results.md). Any flag of the level, the noise on the text, the rate or
+# `max_steps` can stand here.
+ENCODER_SETTINGS = {
+    "word": {},
+    "phrase": {},
+    "sentence": {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20},
+}
+TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
+# Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
+ONE_CHOICE = (TEXT_NOISE, ("num_train_epochs", "max_steps"))
+LEVEL_TEXTS = {"word": "words", "phrase": "phrases", "sentence": "sentences"}
+# The paper's rate. Adam moves every weight by about the rate, so the output of a layer moves in proportion to its
+# width, and the embedded model, which is 256 wide instead of 768, needs more: chosen on STS-B dev (docs/results.md).
+LEARNING_RATE, EMBEDDED_LEARNING_RATE = 2e-5, 1e-4
+# Appendix B: only BERT on sentences is mean-pooled, all other models take the first token.
+CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")
+# The built-in losses: the name of --loss, and the class with a `from_config` that makes it. A new loss is one class
+# and one line.
+LOSSES = {
+    "nt_xent": "mirror.training.losses.InfoNCE",
+    "decoupled": "mirror.training.losses.InfoNCE",
+    "one_way": "mirror.training.losses.InfoNCE",
+    "multi_similarity": "mirror.training.losses.MultiSimilarity",
+}
+OWN_TEXT, ALIGNMENT_UNIFORMITY = "own_text", "alignment_uniformity"
+CRITERIA = {OWN_TEXT: "higher", ALIGNMENT_UNIFORMITY: "lower"}  # values of --select_by, and which scores are better
+KEEP, KEEP_STEP = "keep", "keep_step"  # the score of --keep, and the last step that kept enough of it
+KEEP_WITHIN = 0.01  # allowed loss of a score
+KEEP_WITHIN_TEXTS = 0.05  # allowed loss of the rank correlation of cosines
 # Flags whose default depends on the level, and on whether the base model is an encoder already.
 RESOLVED = {*LEVELS["sentence"], *TEXT_NOISE, "learning_rate"}.union(*ENCODER_SETTINGS.values())
+# Defaults of TrainingArguments that differ here.
+LIBRARY_DEFAULTS = {"weight_decay": 0.01, "logging_steps": 10, "save_strategy": "no", "dataloader_drop_last": True}
+OTHER_DEFAULTS = "Other defaults than in transformers: " + ", ".join(
+    f"--{name} {str(value).lower()}" for name, value in LIBRARY_DEFAULTS.items()
+)
+
+TokenCount = Annotated[
+    int | None, at_least(3, "Two special tokens and a word need as many")
+]  # of --max_seq_length, in every script that trains
+
+
+@dataclass
+class BaseOptions:
+    """Flags that do not depend on the method."""
+
+    _argument_group_name = "Precision and checks"
+
+    bf16: bool | None = flag(None, "Whether to use bfloat16 autocast. Default: where the hardware is fast in it.")
+    fp16: bool | None = flag(None, "Whether to use float16 autocast. Default: on GPUs without bfloat16.")
+    force: bool = flag(
+        False,
+        "Skip safety checks: overwrite another run in --output_dir, resume with other flags or texts, train on texts that the "
+        "tokenizer does not know.",
+    )
+    resume_from_checkpoint: str | None = flag(
+        None,
+        "Path to a checkpoint, 'true' for the newest complete one in --output_dir, or 'auto' for the same if there is one and "
+        "otherwise a new run. Default: a new run.",
+    )
+    preprocessing_num_workers: int | None = flag(None, "Number of processes that tokenize. Default: this process.")
 
 
 @dataclass
@@ -33,259 +118,209 @@ class MirrorRunOptions:
 
     _argument_group_name = "Run"
 
-    output_dir: str = field(default="out/mirror", metadata={"help": "Where the encoder is saved."})
-    per_device_train_batch_size: int = field(
-        default=200, metadata={"help": "Texts per step on each device; twice as many views."}
+    output_dir: str = flag("out/mirror", "Path to the folder for the encoder.")
+    per_device_train_batch_size: int = flag(200, "Number of texts per step on each device. Each has two views.")
+    learning_rate: float | None = flag(
+        None,
+        f"Learning rate of AdamW. Default: {LEARNING_RATE:g}, or {EMBEDDED_LEARNING_RATE:g} for the embedded model.",
     )
-    learning_rate: float | None = field(
-        default=None,
-        metadata={
-            "help": f"AdamW's rate. Default: {LEARNING_RATE:g}; {EMBEDDED_LEARNING_RATE:g} for the embedded model."
-        },
+    lr_scheduler_type: str = flag("constant", "Schedule of the learning rate.")
+    max_grad_norm: float = flag(0.0, "Clip the gradient to this norm. 0 for no clipping.")
+    num_train_epochs: float | None = flag(
+        None, "Number of passes over the texts, each with new masks. Default of the level: 2, 2, 1. See --max_steps."
     )
-    lr_scheduler_type: str = field(default="constant", metadata={"help": "Schedule of the rate."})
-    max_grad_norm: float = field(default=0.0, metadata={"help": "Clip the gradient to this norm; 0: no clipping."})
-    num_train_epochs: float | None = field(
-        default=None,
-        metadata={
-            "help": "Passes over the texts, each with new masks. Default of the level: 2, 2, 1. For an encoder "
-            "see --max_steps."
-        },
-    )
-    max_steps: int = field(
-        default=-1,
-        metadata={
-            "help": "Steps of the training, however many passes that is; -1: as many as --num_train_epochs asks for. Default: "
-            f"-1; for sentences and a base model that is an encoder already {ENCODER_SETTINGS['sentence']['max_steps']}, but not "
-            "more than one pass."
-        },
-    )
-
-
-@dataclass
-class EvaluationOptions:
-    """What is scored while training."""
-
-    _argument_group_name = "Evaluation while training"
-
-    eval_tasks: list[str] | None = field(
-        default=None,
-        metadata={"help": "Tasks of run_eval.py to score before training and at every evaluation, e.g. stsb_dev."},
-    )
-    data_dir: str | None = field(
-        default=None, metadata={"help": "Data folder of --eval_tasks and --keep (default: MIRROR_DATA_DIR)."}
-    )
-    validation_samples: int | None = field(
-        default=None,
-        metadata={
-            "help": "Texts held out of training, on which the encoder is tested at the end without labels, beside the base model: "
-            "can it find each by some of its words, and by its first half? Default: 1000, at most a tenth of the corpus, "
-            "none of a corpus below 500 texts; 0: train on all."
-        },
-    )
-    select_by: str | None = field(
-        default=None,
-        metadata={
-            "help": "Keep the checkpoint that is best on the --validation_samples, out of ten unless --eval_steps says "
-            f"otherwise, by one of: {', '.join(CRITERIA)}. The flag alone means {OWN_TEXT}.",
-            "nargs": "?",
-            "const": OWN_TEXT,
-        },
-    )
-    keep: str | None = field(
-        default=None,
-        metadata={
-            "help": "A second score that the training must not lose, measured before it and at every evaluation (ten, unless "
-            "--eval_strategy or --eval_steps says otherwise): a task of run_eval.py; a .tsv with two columns of texts and a "
-            "column score; or a file of texts, whose cosines with each other are compared with those of the base model."
-        },
-    )
-    keep_within: float | None = field(
-        default=None,
-        metadata={
-            "help": "How much of --keep may be lost. A run that loses more stops there, and the best step within the bound is "
-            f"saved: by --select_by, or without it the last. Default: {KEEP_WITHIN}; {KEEP_WITHIN_TEXTS} for a file of texts."
-        },
-    )
-
-
-@dataclass
-class LossOptions:
-    """What pulls the two views of a text together."""
-
-    _argument_group_name = "Loss"
-
-    loss: str = field(
-        default="nt_xent",
-        metadata={
-            "help": f"What pulls the two views of a text together: {', '.join(LOSSES)}; see docs/augmentation.md."
-        },
-    )
-    temperature: float | None = field(
-        default=None,
-        metadata={"help": "Tau of InfoNCE. Default of the level: 0.2 for words, 0.04 for phrases and sentences."},
-    )
-    learnable_temperature: bool = field(
-        default=False,
-        metadata={"help": "Train tau's logarithm too, starting from --temperature, without weight decay."},
-    )
-    mini_batch_size: int | None = field(
-        default=None,
-        metadata={
-            "help": "Texts in memory at once: gradient caching fits any batch, in a third more time. Default: the whole batch."
-        },
-    )
-    gather_negatives: bool = field(
-        default=False,
-        metadata={"help": "Compare with the texts of all processes, not only this one's; exact gradient."},
-    )
-
-
-@dataclass
-class ViewOptions:
-    """How the two views of a text differ."""
-
-    _argument_group_name = "Views"
-
-    level: str = field(default="sentence", metadata={"help": f"Preset of the paper: {', '.join(LEVELS)}."})
-    span_mask_length: int | None = field(
-        default=None,
-        metadata={"help": "Characters masked in the second view; 0: none. Default of the level: 0, 2, 5."},
-    )
-    span_mask_min_chars: int | None = field(
-        default=None, metadata={"help": "Shorter texts are never masked. Default of the level: 30, 8, 30."}
-    )
-    mask_token: str | None = field(
-        default=None,
-        metadata={
-            "help": "A literal instead of the tokenizer's mask token (released RoBERTa models saw '[MASK]'). Default: that one."
-        },
-    )
-    augmentation: str | None = field(
-        default=None,
-        metadata={
-            "help": f"Noise of the second view's text: {', '.join(AUGMENTATIONS)}. span: consecutive characters are masked; "
-            "token and whole_word: masked one by one; reorder: words swap places; delete: words are left out; crop: "
-            "consecutive words are kept; repeat: words are said twice. "
-            f"Default: span; {noise_of_encoders()} for sentences and a base model that is an encoder already."
-        },
-    )
-    augmentation_rate: float | None = field(
-        default=None,
-        metadata={
-            "help": "Share of the words or tokens that the noise changes. Default: "
-            f"{', '.join(f'{name} {rate}' for name, rate in DEFAULT_RATES.items())}; "
-            "span has --span_mask_length instead."
-        },
-    )
-    augment_both_views: bool = field(
-        default=False, metadata={"help": "The same kind of noise, drawn independently, in the first view too."}
+    max_steps: int = flag(
+        -1,
+        "Total number of training steps. Overrides --num_train_epochs. -1 for no limit. Default: -1, or "
+        f"{ENCODER_SETTINGS['sentence']['max_steps']} (at most one pass) for sentences and a base model that is an encoder.",
     )
 
 
 @dataclass
 class EncoderOptions:
-    """The model, and the noise in it."""
+    """The model and the noise inside it."""
 
     _argument_group_name = "Encoder"
 
-    pooling: str | None = field(
-        default=None,
-        metadata={
-            "help": f"How token vectors become one: {', '.join(POOLING_MODES)}. Default: cls for words, phrases and "
-            "RoBERTa, mean for other sentence encoders."
-        },
+    pooling: Annotated[str | None, one_of(POOLING_MODES)] = flag(
+        None,
+        f"How to pool token vectors: {', '.join(POOLING_MODES)}. Default: the base encoder's. For a masked LM cls for words, "
+        "phrases and RoBERTa, mean for other sentence encoders.",
     )
-    max_seq_length: int | None = field(
-        default=None,
-        metadata={
-            "help": "Tokens per text, special ones included; the rest is cut. Default of the level: 25, 25, 50."
-        },
+    max_seq_length: TokenCount = flag(
+        None, "Maximum number of tokens per text, special tokens included. Default of the level: 25, 25, 50."
     )
-    prompt: str | None = field(
-        default=None,
-        metadata={"help": "Put this before every text, unmasked; '' for none. Default: what the base model says."},
+    prompt: str | None = flag(
+        None, "Text to put before every text, never masked. '' for none. Default: the base model's."
     )
-    prompt_name: str | None = field(
-        default=None,
-        metadata={"help": "The base model's prompt of this name, such as query, instead. Default: its own."},
+    prompt_name: str | None = flag(None, "Name of a prompt of the base model to use, such as query. Default: its own.")
+    pad_to: int | None = flag(
+        None, "Pad every row to this length. Matters for mean_padded only. Default there: --max_seq_length."
     )
-    pad_to: int | None = field(
-        default=None,
-        metadata={
-            "help": "Pad every row to this length. Only mean_padded depends on it (default there: --max_seq_length)."
-        },
+    packing: Annotated[str, one_of(("auto", "on", "off"))] = flag(
+        "auto",
+        "Whether to train without padding, all texts of a batch in one row: on, off, or auto (where the model's attention "
+        "supports it).",
     )
-    packing: str = field(
-        default="auto",
-        metadata={
-            "help": "Train without padding, all texts of a batch end to end in one row: on, off, or auto (wherever the "
-            "model's attention allows it)."
-        },
+    lora_rank: Annotated[int | None, at_least(1, "8 or 16 is common")] = flag(
+        None,
+        "Rank of low-rank updates to train instead of all weights (needs peft). Merged when saved. Needs a higher rate, e.g. "
+        "--learning_rate 2e-4. Default: all weights.",
     )
-    attention: str | None = field(
-        default=None,
-        metadata={
-            "help": "kernels: packed attention on a GPU by flash-attn as the package kernels downloads it, without a build. "
-            "Default: by flash-attn if it is installed, else padded."
-        },
+    dropout_rate: Annotated[float | None, share("The paper uses 0.1")] = flag(
+        None, "Rate of every dropout of the model, attention included. Default: 0.1, or 0 with --drophead_rate."
     )
-    lora_rank: int | None = field(
-        default=None,
-        metadata={
-            "help": "Train low-rank updates of this rank instead of all weights (needs peft); merged when saved. "
-            "They need a higher rate, e.g. --learning_rate 2e-4."
-        },
+    drophead_rate: Annotated[float, share("The paper uses 0.2 for BERT and 0.05 for RoBERTa")] = flag(
+        0.0, "Probability that an attention head is dropped. The paper uses 0.2 for BERT, 0.05 for RoBERTa."
     )
-    dropout_rate: float | None = field(
-        default=None,
-        metadata={
-            "help": "Every dropout of the model, attention's included. Default: 0.1, or 0 with --drophead_rate."
-        },
-    )
-    drophead_rate: float = field(
-        default=0.0,
-        metadata={"help": "Probability that an attention head is dropped; the paper: 0.2 for BERT, 0.05 for RoBERTa."},
-    )
-    controlled_dropout: bool = field(
-        default=False, metadata={"help": "Both views of a text see the same dropout masks (Table 8 of the paper)."}
+    controlled_dropout: bool = flag(
+        False, "Whether both views of a text get the same dropout masks (Table 8 of the paper)."
     )
 
 
 @dataclass
-class MirrorOptions(
-    MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, BeyondOptions, EvaluationOptions, BaseOptions
-):
-    """What `MirrorConfig` adds to transformers' `TrainingArguments`.
+class ViewOptions:
+    """Noise that makes the two views of a text differ."""
+
+    _argument_group_name = "Views"
+
+    level: Annotated[str, one_of(LEVELS)] = flag("sentence", f"Preset of the paper: {', '.join(LEVELS)}.")
+    span_mask_length: Annotated[int | None, at_least(0)] = flag(
+        None, "Number of characters to mask in the second view. 0 for none. Default of the level: 0, 2, 5."
+    )
+    span_mask_min_chars: int | None = flag(
+        None, "Minimum number of characters of a text to mask. Default of the level: 30, 8, 30."
+    )
+    mask_token: str | None = flag(
+        None,
+        "String to use instead of the tokenizer's mask token (the released RoBERTa models saw '[MASK]'). Default: the "
+        "tokenizer's.",
+    )
+    augmentation: str | None = flag(
+        None,
+        f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
+        "single tokens and words. reorder swaps words, delete removes them, crop keeps consecutive ones, repeat duplicates them. "
+        "Default: span, or {augmentation} at {augmentation_rate} for sentences and a base model that is an encoder.".format(
+            **ENCODER_SETTINGS["sentence"]
+        ),
+    )
+    augmentation_rate: Annotated[float | None, share("It is a share of the words or tokens")] = flag(
+        None,
+        "Share of the words or tokens that the noise changes. Default: "
+        f"{', '.join(f'{name} {rate}' for name, rate in DEFAULT_RATES.items())}. span has --span_mask_length instead.",
+    )
+    augment_both_views: bool = flag(
+        False, "Whether the first view gets noise of the same kind too, drawn independently."
+    )
+
+
+@dataclass
+class LossOptions:
+    """Contrastive loss. Extensions that came after Mirror-BERT are explained in docs/methods.md."""
+
+    _argument_group_name = "Loss"
+
+    loss: Annotated[str, one_of(LOSSES)] = flag(
+        "nt_xent", f"Contrastive loss: {', '.join(LOSSES)}. See docs/augmentation.md."
+    )
+    temperature: Annotated[float | None, above(0, "The paper uses 0.04 or 0.2")] = flag(
+        None, "Temperature of InfoNCE. Default of the level: 0.2 for words, 0.04 for phrases and sentences."
+    )
+    learnable_temperature: bool = flag(False, "Whether to train the temperature, starting from --temperature.")
+    hardness: Annotated[float | None, at_least(0, "Its source uses 9")] = flag(
+        None,
+        "Add this many times its cosine, as a constant, to the logit of each negative (hardness_strength of "
+        "sentence-transformers). Default: nothing.",
+    )
+    projection_head: bool = flag(
+        False, "Whether to put a linear layer and tanh between the vectors and the loss, in training only (SimCSE)."
+    )
+    matryoshka_dims: Annotated[
+        list[int] | None,
+        condition(lambda dims: dims and min(dims) > 0 and len(set(dims)) == len(dims), "different positive numbers"),
+    ] = flag(
+        None, "Train the first D dimensions of the vectors too, for each of these D, e.g. 128 64. Default: all only."
+    )
+    mini_batch_size: Annotated[int | None, at_least(1)] = flag(
+        None,
+        "Number of texts in memory at once. Gradient caching fits any batch size, in a third more time. Default: the whole batch.",
+    )
+    gather_negatives: bool = flag(
+        False, "Whether to compare with the texts of all processes, not only this one's. The gradient is exact."
+    )
+
+
+@dataclass
+class EvaluationOptions:
+    """Scores during training."""
+
+    _argument_group_name = "Evaluation while training"
+
+    eval_tasks: list[str] | None = flag(
+        None, "Tasks of run_eval.py to score before training and at every evaluation, e.g. stsb_dev. Default: none."
+    )
+    data_dir: str | None = flag(None, "Path to the data of --eval_tasks and --keep. Default: $MIRROR_DATA_DIR.")
+    validation_samples: Annotated[int | None, condition(lambda count: count == 0 or count >= 2, "0 or at least 2")] = (
+        flag(
+            None,
+            "Number of texts to hold out. At the end the encoder is tested on them without labels, beside the base model. Default: "
+            "1000, at most a tenth of the corpus, none of a corpus below 500 texts. 0 to train on all.",
+        )
+    )
+    select_by: Annotated[str | None, one_of(CRITERIA)] = flag(
+        None,
+        "Keep the checkpoint that scores best on the held-out texts, out of ten unless --eval_steps says otherwise: "
+        f"{', '.join(CRITERIA)}. Without a value: {OWN_TEXT}. Default: the last step.",
+        nargs="?",
+        const=OWN_TEXT,
+    )
+    keep: str | None = flag(
+        None,
+        "A second score that training must not lose, measured before training and at every evaluation: a task of run_eval.py, a "
+        ".tsv with two columns of texts and a column score, or a file of texts, whose pairwise cosines are compared with the "
+        "base model's. Default: none.",
+    )
+    keep_within: Annotated[float | None, at_least(0)] = flag(
+        None,
+        "Allowed loss of --keep. A run that loses more stops and saves the best step within the limit. Default: "
+        f"{KEEP_WITHIN}, or {KEEP_WITHIN_TEXTS} for a file of texts.",
+    )
+
+
+@dataclass
+class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, EvaluationOptions, BaseOptions):
+    """The flags that `MirrorConfig` adds to transformers' `TrainingArguments`, or changes.
 
     Raises:
-        InputError: a value outside its range, or two that contradict each other; names the flag.
+        InputError: a value outside its range, or two that contradict each other. Names the flag.
     """
 
     def __post_init__(self) -> None:
-        one_of("--level", self.level, LEVELS)
-        # What `MirrorConfig.resolve_for` must leave as it is; -1 is `max_steps` not given.
+        one_of(LEVELS)("--level", self.level)
+        # `MirrorConfig.resolve_for` must not change what the user gave. -1 is `max_steps` not given.
         self.given = frozenset(name for name in RESOLVED if getattr(self, name) not in (None, -1))
         for name, value in LEVELS[self.level].items():
-            # The pooling waits for `MirrorConfig.resolve_for`: what the base model says comes first.
+            # The pooling waits for `MirrorConfig.resolve_for`: the base model's own comes first.
             if getattr(self, name) is None and name != "pooling":
                 setattr(self, name, value)
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4.4: drophead replaces dropout
-        self._check_model()
+        if self.keep and self.keep_within is None:
+            is_file_of_texts = Path(self.keep).is_file() and Path(self.keep).suffix != ".tsv"
+            self.keep_within = KEEP_WITHIN_TEXTS if is_file_of_texts else KEEP_WITHIN
+        run_checks(self, MirrorOptions)
         self._check_augmentation()
-        self._check_training()
-        self.check_beyond()
+        self._check_combinations()
 
     @property
     def masks_spans(self) -> bool:
         return self.augmentation == "span" and self.span_mask_length > 0
 
     def _check_augmentation(self) -> None:
-        if self.span_mask_length < 0:
-            raise InputError(f"--span_mask_length must be 0 or more characters, got {self.span_mask_length}")
-        self.augmentation = self.augmentation or "span"
-        one_of("--augmentation", self.augmentation, AUGMENTATIONS)
+        self.augmentation: str | Callable = self.augmentation or "span"
+        if callable(self.augmentation):
+            return
+        one_of(AUGMENTATIONS)("--augmentation", self.augmentation)
         if self.augmentation_rate is None:
             self.augmentation_rate = DEFAULT_RATES.get(self.augmentation)
         elif self.augmentation not in DEFAULT_RATES:
@@ -293,42 +328,43 @@ class MirrorOptions(
                 f"--augmentation {self.augmentation} has no rate; leave --augmentation_rate out, or choose one of "
                 f"{', '.join(DEFAULT_RATES)}"
             )
-        else:
-            probability("--augmentation_rate", self.augmentation_rate, "a share of the words or tokens")
         if self.augmentation == "token" and self.mask_token:
             raise InputError(
                 "--augmentation token masks with the tokenizer's own mask token; leave --mask_token out, "
                 "or use --augmentation whole_word"
             )
 
-    def _check_model(self) -> None:
-        one_of("--packing", self.packing, get_args(Packing))
-        if self.attention is not None:
-            one_of("--attention", self.attention, get_args(Attention))
-        if self.pooling is not None:
-            one_of("--pooling", self.pooling, POOLING_MODES)
-        check_max_seq_length(self.max_seq_length)
+    def _check_combinations(self) -> None:
         if self.prompt is not None and self.prompt_name is not None:
             raise InputError("give --prompt or --prompt_name, not both")
-        probability("--dropout_rate", self.dropout_rate, "the paper uses 0.1")
-        probability("--drophead_rate", self.drophead_rate, "the paper uses 0.2 for BERT and 0.05 for RoBERTa")
-
-    def _check_training(self) -> None:
-        one_of("--loss", self.loss, LOSSES)
-        if self.temperature <= 0:
-            raise InputError(f"--temperature must be positive, got {self.temperature}; the paper uses 0.04 or 0.2")
-        if self.learnable_temperature and self.loss == "multi_similarity":
-            raise InputError("--loss multi_similarity has no temperature; leave --learnable_temperature out")
-        if self.mini_batch_size is not None and self.mini_batch_size < 1:
-            raise InputError(f"--mini_batch_size must be at least 1, got {self.mini_batch_size}")
-        if self.select_by is not None:
-            one_of("--select_by", self.select_by, CRITERIA)
-        if self.keep and self.keep_within is None:
-            is_file_of_texts = Path(self.keep).is_file() and Path(self.keep).suffix != ".tsv"
-            self.keep_within = KEEP_WITHIN_TEXTS if is_file_of_texts else KEEP_WITHIN
-        if self.keep_within is not None and self.keep_within < 0:
-            raise InputError(f"--keep_within must be 0 or more, got {self.keep_within}")
-        if self.validation_samples is not None and (self.validation_samples < 0 or self.validation_samples == 1):
-            raise InputError(f"--validation_samples must be 0 or at least 2, got {self.validation_samples}")
+        for name in ("learnable_temperature", "hardness"):
+            if self.loss == "multi_similarity" and getattr(self, name):
+                raise InputError(f"--loss multi_similarity has no --{name}; leave --{name} out, or use nt_xent")
+        if self.matryoshka_dims and self.projection_head:
+            raise InputError(
+                "--matryoshka_dims trains the first dimensions of the saved vectors, which the loss does not see behind "
+                "--projection_head; leave out one of the two"
+            )
         if self.select_by and self.validation_samples == 0:
             raise InputError(f"--select_by {self.select_by} needs held-out texts; leave out --validation_samples 0")
+
+
+def default_learning_rate(model_name_or_path: str) -> float:
+    """Return AdamW's rate where the user gives none."""
+    is_embedded = Path(model_name_or_path).resolve() == EMBEDDED_MODEL
+    return EMBEDDED_LEARNING_RATE if is_embedded else LEARNING_RATE
+
+
+def default_pooling(model_type: str) -> str:
+    """Return the paper's choice for sentences (appendix B)."""
+    return "cls" if model_type in CLS_FAMILIES else "mean"
+
+
+def encoder_settings(level: str, given: Collection[str]) -> dict[str, object]:
+    """Return what a base that is an encoder already changes in the preset of the level.
+
+    Args:
+        given: names of the flags that the user gave, which win.
+    """
+    fixed = {*given}.union(*(flags for flags in ONE_CHOICE if {*given} & {*flags}))
+    return {name: value for name, value in ENCODER_SETTINGS[level].items() if name not in fixed}

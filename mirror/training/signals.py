@@ -1,4 +1,4 @@
-"""SIGTERM, Ctrl-C, SIGHUP and SIGUSR1 (Slurm's warning): the step in work is finished and saved, then the run ends."""
+"""Finish the current step, save and exit on SIGTERM, Ctrl-C, SIGHUP or SIGUSR1 (Slurm's warning)."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ SIGNALS = tuple(signal.Signals[name] for name in ("SIGTERM", "SIGINT", "SIGHUP",
 
 
 class StopOnSignal(TrainerCallback):
-    """A checkpoint after the step in work, then exit status 128 + the signal's number, as a shell reports it.
+    """Save a checkpoint after the current step, then exit with 128 + the number of the signal, as a shell reports it.
 
     The processes of a run receive a signal at different steps, so after each step they agree whether any of them has.
-    Before the first step there is nothing to save, and the signals do what they do elsewhere.
+    Before the first step there is nothing to save, and signals do what they do elsewhere.
     """
 
     def __init__(self):
@@ -79,13 +79,13 @@ class StopOnSignal(TrainerCallback):
     def _request(self, number: int, frame) -> None:
         if not self.received:  # a step can take long; logging is not safe in a signal handler
             os.write(
-                2, f"\n{signal.Signals(number).name}: this step is finished and saved, then the run ends\n".encode()
+                2, f"\n{signal.Signals(number).name}: finishing this step and saving, then the run ends\n".encode()
             )
         self.received = number
 
 
 def outlast_signals(then: Callable[[int], None] | None, worker: int) -> None:
-    """In a worker of the data loader: the run still needs it for its step. A second SIGTERM ends it."""
+    """Ignore signals in a worker of the data loader, which the run needs for its step. A second SIGTERM ends it."""
     for number in SIGNALS[1:]:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))

@@ -1,44 +1,51 @@
-"""Mirror-BERT on the Hugging Face `Trainer`: one forward pass over both views of a batch, pool, compare."""
+"""Mirror-BERT on the Hugging Face `Trainer`: encode both views of a batch in one forward pass, pool, compare."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
+from math import inf
 
 import torch
 from datasets import Dataset, IterableDataset
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, set_seed
-from transformers.trainer_utils import TrainOutput
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState, set_seed
+from transformers.trainer import TRAINER_STATE_NAME
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.common.alignment_uniformity import alignment, uniformity
+from mirror.common.distributed import gather_with_gradient, rank
 from mirror.common.errors import InputError
-from mirror.data.batching import LikeLengthSampler
-from mirror.data.collators import MiniBatchCollator, PackedCollator, TwoViewCollator
-from mirror.data.corpus import Corpus, has_pairs, source_settings
-from mirror.data.corpus_report import row_tokens
+from mirror.common.reuse import is_complete
+from mirror.common.vectors import alignment, uniformity
+from mirror.data.batches import MiniBatchCollator, PackedCollator, TwoViewCollator
+from mirror.data.cache import content_of
+from mirror.data.cleaning import Corpus
+from mirror.data.corpus import has_pairs
+from mirror.data.source import source_settings
 from mirror.evaluation.run import make_task_scorer
-from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
-from mirror.training.auxiliary import parameter_groups, resume
-from mirror.training.base_encoder import load_base
-from mirror.training.checkpoint_selection import Scorer, combine_scorers
-from mirror.training.choices import KEEP_STEP
+from mirror.modeling.save_checkpoint import save_encoder
+from mirror.training.base_encoder import add_lora, load_base, merged
 from mirror.training.config import MirrorConfig
-from mirror.training.encoder_trainer import EncoderTrainer
+from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
 from mirror.training.gradient_cache import backward_through_cache
-from mirror.training.held_out_scores import has_nothing_left
-from mirror.training.keep import CosinesOfBase, StopWhereLost, is_within, make_kept_score, outcome
-from mirror.training.lora import add_lora, merged
-from mirror.training.objective import KINDS, Objective, check_dimensions
-from mirror.training.run_record import collect_settings
-from mirror.training.step_summary import queue_bytes, step_bytes, step_summary
-from mirror.training.training_texts import prepare_texts
+from mirror.training.losses import LossFunction, describe_loss, make_loss, name_of_loss
+from mirror.training.options import KEEP_STEP
+from mirror.training.record import collect_settings
+from mirror.training.run_setup import prepare_texts
+from mirror.training.selection import (
+    CosinesOfBase,
+    Scorer,
+    StopWhereLost,
+    combine_scorers,
+    is_within,
+    make_kept_score,
+    outcome,
+)
 
 
 logger = logging.getLogger(__name__)
@@ -47,26 +54,30 @@ MONITORED_ROWS = 256  # alignment and uniformity are computed on at most this ma
 
 
 class MirrorTrainer(EncoderTrainer):
-    """Turns a masked language model into an encoder: loads it, makes two views of every text, and trains on both.
+    """Turn a masked language model, or an encoder, into a better encoder: load it, make two views of every text, and
+    train on both.
 
     >>> trainer = MirrorTrainer(
     ...     model="bert-base-uncased", args=MirrorConfig(level="sentence", output_dir="out"), train_dataset=texts
     ... )
     >>> trainer.train()
-    >>> trainer.save_model()  # loads in transformers, sentence-transformers and `Encoder.from_pretrained`
+    >>> trainer.finish()  # out/ loads in transformers, sentence-transformers and `Encoder.from_pretrained`
 
     Args:
-        model: a Hub id, a folder, or a loaded encoder without a head. Default: the small model of this package.
-        args: everything that can be set.
-        train_dataset: a list of texts, a dataset with the column `text` (and `text_pair` for pairs), a stream of such rows,
-            or a `Corpus`. Blank and repeated texts are dropped; a `Corpus` is used as it is.
+        model: Hub id, folder, or loaded encoder without a head. Default: the small model of this package.
+        args: the configuration.
+        train_dataset: a list of texts, a dataset with the column `text` (and `text_pair` for pairs), a stream of such
+            rows, or a `Corpus`. Blank and repeated texts are dropped. A `Corpus` is used as it is.
         processing_class: the tokenizer, if it is not beside the model.
-        score: what to measure at every evaluation, beside `eval_tasks`: a function of an `Encoder` that returns numbers by
-            name. The best checkpoint can be chosen by one of them (`metric_for_best_model`).
-        callbacks, optimizers: as in `Trainer`.
+        loss: a function or module of the two views (`mirror.training.losses`), instead of `args.loss`. Projection
+            head, learnable temperature and Matryoshka dimensions of `args` wrap it.
+        score: scores to compute at every evaluation, beside `eval_tasks`: a function of an `Encoder` that returns
+            numbers by name. The best checkpoint can be chosen by one of them (`metric_for_best_model`).
+        callbacks, optimizers, optimizer_cls_and_kwargs: as in `Trainer`.
 
     Raises:
-        InputError: a model, tokenizer, corpus or combination of settings that cannot be trained, before anything is.
+        InputError: a model, tokenizer, corpus, loss or combination of settings that cannot be trained, or an argument
+            of `Trainer` that has no meaning here.
     """
 
     method = "mirror"
@@ -77,24 +88,23 @@ class MirrorTrainer(EncoderTrainer):
         args: MirrorConfig | None = None,
         train_dataset: Corpus | Sequence[str] | Dataset | IterableDataset = (),
         processing_class: PreTrainedTokenizerBase | None = None,
+        loss: LossFunction | None = None,
         score: Scorer | None = None,
-        **kwargs,
+        callbacks: list[TrainerCallback] | None = None,
+        optimizers: tuple = (None, None),
+        optimizer_cls_and_kwargs: tuple[type, dict] | None = None,
+        **refused,
     ):
+        refuse_arguments(refused)
         args = args or MirrorConfig()
         set_seed(args.seed)
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
         self._score_kept = make_kept_score(args.keep, args.data_dir) if args.keep else None
         self.base = load_base(model, processing_class, args, has_pairs(train_dataset))
         model, tokenizer = self.base.model, self.base.tokenizer
-        check_dimensions(args.matryoshka_dims, self.base.dimension)
+        objective = make_loss(args, self.base.dimension, loss)
         packed = configure_noise_and_packing(
-            model,
-            args.pooling,
-            args.packing,
-            args.dropout_rate,
-            args.drophead_rate,
-            args.controlled_dropout,
-            args.attention,
+            model, args.pooling, args.packing, args.dropout_rate, args.drophead_rate, args.controlled_dropout
         )
         if args.lora_rank:
             add_lora(model, args.lora_rank)
@@ -105,80 +115,94 @@ class MirrorTrainer(EncoderTrainer):
         self.corpus, self.held_out = texts.corpus, texts.held_out
         label_free = self.held_out.criteria if self.held_out else []
         self.score = combine_scorers(*label_free, score_tasks, score, self._score_kept)
+        pad_to = args.pad_to or (args.max_seq_length if args.pooling == "mean_padded" else None)
+        collator = TwoViewCollator(tokenizer, pad_to)
+        if packed:
+            collator = PackedCollator(first_position(model), tokenizer.pad_token_id)
+        if args.mini_batch_size:
+            collator = MiniBatchCollator(collator, args.mini_batch_size)
+        settings = collect_settings(args, model_name_or_path=self.base.name, **source_settings(texts.corpus.source))
+        if loss is not None:
+            settings |= {"loss": name_of_loss(loss), "loss_description": describe_loss(objective)}
+            settings.pop("temperature", None)  # of the level, which the loss does not use
+        if callable(args.augmentation):  # a resume with another function is refused
+            with suppress(Exception):  # of dill, which cannot pickle every function
+                settings["augmentation_digest"] = content_of(args.augmentation)
+        if args.train_sampling_strategy == "group_by_length":
+            args.train_sampling_strategy = "sequential"  # the rows are in this order already (`LengthGroupedRows`)
         super().__init__(
             model=model,
             args=args,
             train_dataset=texts.dataset,
-            eval_dataset=texts.dataset if self.score else None,  # Trainer wants one; `score` is what is evaluated
-            data_collator=make_collator(args, model, tokenizer, packed),
+            eval_dataset=texts.dataset if self.score else None,  # Trainer requires one; `score` is what is evaluated
+            data_collator=collator,
             processing_class=tokenizer,
+            callbacks=callbacks,
+            optimizers=optimizers,
+            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
+            loss=objective,
             base_model=self.base.name,
-            settings=collect_settings(args, model_name_or_path=self.base.name, **source_settings(texts.corpus.source)),
+            settings=settings,
             corpus_report=texts.report,
             dataset_name=texts.corpus.source.dataset_name,
-            **kwargs,
         )
-        self.own_text_scores: list[dict] | None = None
-        self.own_text_together: dict[str, float] | None = None
-        self.held_out_views: dict[str, float] | None = None
-        self.kept: dict | None = None
+        self._ranks_before = None
         if args.keep:
             self.add_callback(StopWhereLost(args.keep_within))
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
-        self.objective = Objective(args, self.model, self.base.dimension)
-        self.learned, self.auxiliaries = self.objective.learned, self.objective.auxiliaries
-        for each in self.auxiliaries:
-            self.add_callback(each)
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             self._check_sharding()
-            self.held_out = None  # no process has all weights, so that none can encode
-        row_length = row_tokens(texts.report, packed, args.max_seq_length)
-        self.summary = step_summary(args, step_bytes(model, args, row_length), queue_bytes(model, args))
+            self.held_out = None  # no process has all weights, so none can encode
+        batch, world = args.train_batch_size, args.world_size
+        self.summary = (
+            f"{batch * world:,} texts per step on {world} process(es), each compared with "
+            f"{batch * world if args.gather_negatives else batch:,} by {settings['loss']}, "
+            f"{'bfloat16' if args.bf16 else 'float16' if args.fp16 else 'float32'} ({args.precision_reason})"
+        )
         logger.info("batch: %s", self.summary)
 
     def _check_sharding(self) -> None:
-        """
-        Raises:
-            InputError: a setting that does not work where the weights are spread over the processes.
-        """
-        if self.auxiliaries:
-            raise InputError(f"{self.auxiliaries[0].flag} does not work with FSDP or DeepSpeed; leave it out")
+        """Refuse settings that do not work where the weights are spread over the processes."""
+        if self._loss_parameters:
+            flags = [name for name in ("learnable_temperature", "projection_head") if getattr(self.args, name)]
+            what = f"--{flags[0]}" if flags else f"a loss with parameters ({name_of_loss(self.loss)})"
+            raise InputError(f"{what} does not work with FSDP or DeepSpeed; leave it out")
         if self.args.lora_rank and self.is_fsdp_enabled:
             raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
-        """As in transformers; then measures what the training changed.
-
-        `own_text_scores` says how much better the encoder finds texts of the corpus by each test, and `own_text_together` by
-        all; `held_out_views` how close two noisy views of them are; `kept` what became of the score of `--keep`.
-        """
-        resume_from_checkpoint = self.find_checkpoint(resume_from_checkpoint)
-        if not self.args.force and has_nothing_left(resume_from_checkpoint, self.args.output_dir):
-            return super().train(resume_from_checkpoint, **kwargs)
-        before = self.held_out.ranks(self.encoder(training=False)) if self.held_out else None
+    def before_training(self, checkpoint: str | None) -> None:
+        super().before_training(checkpoint)
+        self.measured = {}
+        if checkpoint and not self.args.force and is_complete(self.args.output_dir):
+            state = TrainerState.load_from_json(f"{checkpoint}/{TRAINER_STATE_NAME}")
+            if 0 < state.max_steps <= state.global_step:  # nothing is left to train, so there is nothing to measure
+                return
+        self._ranks_before = self.held_out.ranks(self.encoder(training=False)) if self.held_out else None
         if isinstance(self._score_kept, CosinesOfBase):
             self._score_kept.remember(self.encoder(training=False).encode)
-        output = super().train(resume_from_checkpoint, **kwargs)
+
+    def after_training(self) -> None:
+        """Measure how much better the encoder finds held-out texts (`own_text`), and what became of the score of
+        `--keep` (`kept`).
+        """
+        super().after_training()
         if self.args.keep:
-            self.kept = outcome(self.state, self.args.keep, self.args.keep_within, self.args.learning_rate)
-        if self.held_out:
+            args = self.args
+            self.measured["kept"] = outcome(self.state, args.keep, args.keep_within, args.learning_rate)
+        if self._ranks_before is not None:
             encoder = self.encoder(training=False)
-            self.own_text_scores, self.own_text_together = self.held_out.compare(before, self.held_out.ranks(encoder))
-            self.held_out_views = self.held_out.views(encoder)
-        return output
+            scores, together = self.held_out.compare(self._ranks_before, self.held_out.ranks(encoder))
+            views = self.held_out.views(encoder)
+            self.measured |= {"own_text": scores, "own_text_together": together, "held_out_views": views}
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
         loss = self.contrast(first, second)
         if model.training:
-            self._after_loss(first.detach(), second.detach(), [inputs])
+            self._monitor_views(first.detach(), second.detach())
         return (loss, {"first": first, "second": second}) if return_outputs else loss
 
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        if "mini_batches" not in inputs:
-            return super().training_step(model, inputs, num_items_in_batch)
-        model.train()
-        mini_batches = self._prepare_inputs(inputs)["mini_batches"]
+    def train_mini_batches(self, model: nn.Module, mini_batches: list[dict]) -> Tensor:
         loss, first, second = backward_through_cache(
             mini_batches=mini_batches,
             embed=partial(self.embed, model),
@@ -186,11 +210,11 @@ class MirrorTrainer(EncoderTrainer):
             backward=lambda loss: self.accelerator.backward(loss / self.current_gradient_accumulation_steps),
             synchronised=lambda last: nullcontext() if last else self.accelerator.no_sync(model),
         )
-        self._after_loss(first, second, mini_batches)
-        return loss / self.current_gradient_accumulation_steps
+        self._monitor_views(first, second)
+        return loss
 
     def embed(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
-        """Vectors of all 2B rows of a batch, (2B, D), in one forward pass."""
+        """Encode all 2B rows of a batch in one forward pass, (2B, D)."""
         if "lengths" in inputs:  # packed
             output, mask = packed_forward(model, inputs, self.args.pooling)
         else:
@@ -203,7 +227,7 @@ class MirrorTrainer(EncoderTrainer):
         return head.to(vectors.device)({"sentence_embedding": vectors.float()})["sentence_embedding"]
 
     def contrast(self, first: Tensor, second: Tensor) -> Tensor:
-        """The loss of this process's rows against its own or, with `gather_negatives`, those of all processes.
+        """Compute the loss of this process's rows against its own or, with `gather_negatives`, those of all processes.
 
         Args:
             first, second: (B, D), the two views.
@@ -211,11 +235,17 @@ class MirrorTrainer(EncoderTrainer):
         Raises:
             InputError: the loss is not finite.
         """
-        loss = self.objective(first, second, self.state.global_step, self.monitor)
+        gathered = {}
+        if self.args.gather_negatives:
+            gathered = {"all_first": gather_with_gradient(first), "all_second": gather_with_gradient(second)}
+            gathered["offset"] = rank() * len(first)
+        loss = self.loss(first, second, **gathered)
         return self.check_finite(loss, "a lower --learning_rate or a higher --temperature")
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Scores of `eval_tasks` as `eval_<task>`; every process scores, so that all agree on the best checkpoint."""
+        """Return the scores of `eval_tasks` as `eval_<task>`. Every process scores, so that all choose the same best
+        checkpoint.
+        """
         if self.score is None:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         scores = self.score(self.encoder())
@@ -224,117 +254,70 @@ class MirrorTrainer(EncoderTrainer):
         metrics = {f"{metric_key_prefix}_{task}": score for task, score in scores.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        if self.args.keep and not is_within(self.state, self.args.keep_within):
+            # Trainer chooses the best checkpoint by what is returned here. A step that lost too much of --keep must
+            # not be chosen. The log above has its true scores.
+            chosen_by = f"{metric_key_prefix}_{self.args.metric_for_best_model.removeprefix('eval_')}"
+            metrics = metrics | {chosen_by: -inf if self.args.greater_is_better else inf}
         return metrics
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial) -> bool:
-        """Only a step that kept enough of `--keep` can be the best."""
-        if self.args.keep and not is_within(self.state, self.args.keep_within):
-            return False
-        return super()._determine_best_metric(metrics, trial)
-
     def encoder(self, training: bool = True) -> Encoder:
-        """The model as it is now, ready to encode; leaves it in eval mode, which the next step undoes.
+        """Return the current model as an encoder. Switches to eval mode; the next training step switches back.
 
         Args:
-            training: keep the autocast that further steps need. Without it the vectors are those of the saved weights, as
-                other readers compute them.
+            training: whether to keep the autocast that further steps need. Without it the vectors are those of the
+                saved weights, as other libraries compute them.
         """
-        model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False)
-        return self.encoder_of(model.eval())
-
-    def encoder_of(self, model: PreTrainedModel) -> Encoder:
-        """`model` with everything else of the encoder that is trained and saved."""
+        model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False).eval()
         base = self.base
         return Encoder(
-            model,
-            base.tokenizer,
-            self.args.pooling,
-            base.max_seq_length,
-            [*base.head],
-            base.prompt,
-            base.truncate_dim,
+            *(model, base.tokenizer, self.args.pooling, base.max_seq_length, [*base.head], base.prompt),
+            base.prompts.get("truncate_dim"),
         )
 
     def training_rows(self) -> list[Dataset | IterableDataset]:
         return [self.corpus.rows]
 
     def sample_texts(self) -> list[str]:
-        """A few texts to compare readers on."""
+        """Return a few texts on which the saved encoder is verified."""
         return self.corpus.sample_texts()
 
-    def _get_train_sampler(self, train_dataset=None):
-        """`group_by_length` by our own lengths: batches of similar length, which changes the negatives of a text."""
-        if self.args.train_sampling_strategy != "group_by_length":
-            return super()._get_train_sampler(train_dataset)
-        step_rows = self.args.train_batch_size * self.args.gradient_accumulation_steps * self.args.world_size
-        return LikeLengthSampler(self.train_dataset, step_rows, self.args.seed)
-
     def get_decay_parameter_names(self, model: nn.Module) -> list[str]:
-        """All of them, biases and norms too, as in the released code."""
+        """Return all of them, biases and norms too, as in the released code."""
         return [name for name, _ in model.named_parameters()]
 
+    # Overrides a private method: without clipping, `Trainer` reads and rewrites all gradients at every step to compute
+    # a norm that only the log shows, and no flag turns that off.
     def _get_grad_norm(self, model, grad_norm=None):
-        """Only where it is logged: without clipping, Trainer would read and rewrite all gradients at every step for it."""
+        """Return the norm of the gradient at steps that are logged."""
         due = (self.state.global_step + 1) % self.state.logging_steps == 0
         return super()._get_grad_norm(model, grad_norm) if due else grad_norm
 
-    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        is_new = self.optimizer is None
-        optimizer = super().create_optimizer(model)
-        for group in parameter_groups(self.auxiliaries) if is_new else ():
-            optimizer.add_param_group(group)
-        return optimizer
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        super()._save_optimizer_and_scheduler(output_dir)
-        for each in self.auxiliaries if self.args.should_save else ():
-            each.save(output_dir)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        if checkpoint:
-            resume(self.auxiliaries, KINDS, checkpoint)
-        super()._load_optimizer_and_scheduler(checkpoint)
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self.learned:
-            logs["temperature"] = round(self.learned.value().item(), 6)
+        if "loss" in logs and self.args.learnable_temperature:
+            logs["temperature"] = round(learned_temperature(self.loss), 6)
         super().log(logs, start_time)
 
-    def _after_loss(self, first: Tensor, second: Tensor, batches: list[dict[str, Tensor]]) -> None:
-        """Of a training step: what the log shows of its views, (B, D) each, and what is queued of its batches."""
-        if self.objective.queue:
-            with self.accelerator.autocast():
-                self.objective.queue.push(self.embed, batches)
+    def _monitor_views(self, first: Tensor, second: Tensor) -> None:
         first, second = first[:MONITORED_ROWS], second[:MONITORED_ROWS]
         self.monitor("alignment", alignment(first, second))
         self.monitor("uniformity", uniformity(first))
 
-    def _save(self, output_dir: str | None = None, state_dict=None) -> None:
-        """Weights and every description of the pooling; no pickled arguments beside them."""
-        if self.args.should_save:
-            model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
-            if self.args.lora_rank:
-                model = merged(model)
-            save_encoder(
-                folder=output_dir or self.args.output_dir,
-                model=model,
-                tokenizer=self.processing_class,
-                pooling=self.args.pooling,
-                max_seq_length=self.base.max_seq_length,
-                settings=self.settings,
-                head=[*self.base.head],
-                prompts=self.base.prompts,
-                state_dict=state_dict if self.is_fsdp_enabled else None,
-            )
+    def save_encoder(self, folder: str, state_dict: dict[str, Tensor] | None) -> None:
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        save_encoder(
+            folder=folder,
+            model=merged(model) if self.args.lora_rank else model,
+            tokenizer=self.processing_class,
+            pooling=self.args.pooling,
+            max_seq_length=self.base.max_seq_length,
+            settings=self.settings,
+            head=[*self.base.head],
+            prompts=self.base.prompts,
+            state_dict=state_dict,
+        )
 
 
-def make_collator(
-    args: MirrorConfig, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, packed: bool
-) -> TwoViewCollator | PackedCollator | MiniBatchCollator:
-    """How the rows of a step become its batch, or its mini-batches."""
-    pad_to = args.pad_to or (args.max_seq_length if args.pooling == "mean_padded" else None)
-    if packed:
-        collator = PackedCollator(first_position(model), tokenizer.pad_token_id)
-    else:
-        collator = TwoViewCollator(tokenizer, pad_to)
-    return MiniBatchCollator(collator, args.mini_batch_size) if args.mini_batch_size else collator
+def learned_temperature(loss: nn.Module) -> float:
+    """Return the temperature of the `LearnableTemperature` in a loss."""
+    return next(torch.exp(value).item() for name, value in loss.named_parameters() if name.endswith("log_temperature"))

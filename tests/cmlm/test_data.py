@@ -1,168 +1,122 @@
-"""Reading documents and pairs, the order of an epoch, and batches."""
+"""Tests of masking, the order of an epoch, rows and batches."""
 
 from __future__ import annotations
 
 import itertools
-import json
 
 import numpy as np
 import pytest
-from datasets import ClassLabel, Dataset, Features, Value
+from datasets import Dataset
 
-from mirror.cmlm.config import CMLMConfig
 from mirror.cmlm.data import (
     BitextStream,
     EpochShuffledDataset,
+    Masking,
     PairTokenizer,
+    SegmentRowBuilder,
     StageCollator,
     StageDataset,
     StreamedStageDataset,
     epoch_order,
-    segment_dataset,
-    smoothed_counts,
 )
-from mirror.cmlm.reading import read_documents, read_labelled_pairs, read_pairs
-from mirror.cmlm.segments import Masking, MLMExampleBuilder
-from mirror.cmlm.stages import stage_dataset
+from mirror.cmlm.model import IGNORED
+from mirror.cmlm.reading import segment_documents
+from mirror.cmlm.trainer import CMLMConfig, stage_dataset
 from mirror.common.errors import InputError
-from mirror.data.corpus import CorpusSource
-from mirror.data.two_view_dataset import special_tokens_around
+from mirror.data.augmentation import view_rng
+from mirror.data.views import special_tokens_around
 
 
-TWO_DOCUMENTS = "A cat. It runs.\nIt sleeps.\n\nA dog. It eats.\n"
+def row_builder(tokenizer, rate=0.313, swap=0.5) -> SegmentRowBuilder:
+    return SegmentRowBuilder(Masking.of(tokenizer, rate), swap, special_tokens_around(tokenizer))
 
 
-def texts_of(parts) -> list[list[str]]:
-    return [[row["text"].strip() for row in part] for part in parts]
+def test_masked_share_and_the_80_10_10_rule(tokenizer):
+    ids = np.arange(5, 105)  # a hundred different ordinary tokens
+    rows = [Masking.of(tokenizer, 0.313)(ids.tolist(), view_rng(1, 0, row)) for row in range(400)]
+    new, labels = (np.array(side) for side in zip(*rows, strict=True))
+    chosen = labels != IGNORED
+    assert (chosen.sum(1) == 31).all()  # a fixed number in every row
+    assert (np.where(chosen, labels, new) == ids).all()  # labels are the originals, and the rest is unchanged
+    new, old = new[chosen], labels[chosen]
+    is_mask = new == tokenizer.mask_token_id
+    assert is_mask.mean() == pytest.approx(0.8, abs=0.015)
+    assert (new == old).mean() == pytest.approx(0.1, abs=0.015)
+    assert not set(new[~is_mask].tolist()) & set(tokenizer.all_special_ids)
 
 
-@pytest.mark.parametrize("streaming", [False, True])
-def test_empty_lines_part_the_documents_of_a_txt_file(tmp_path, streaming):
-    (tmp_path / "d.txt").write_text(TWO_DOCUMENTS)
-    settings = CorpusSource(train_file=(str(tmp_path / "d.txt"),), streaming=streaming)
-    assert texts_of(read_documents(settings)) == [["A cat. It runs.\nIt sleeps.", "A dog. It eats."]]
-    by_line = [["A cat. It runs.", "It sleeps.", "A dog. It eats."]]
-    assert texts_of(read_documents(settings, line_is_document=True)) == by_line
+def test_a_full_segment_of_the_paper_has_eighty_masked_tokens(tokenizer):
+    _, labels = Masking.of(tokenizer, 0.313)([7] * 254, view_rng(0, 0, 0))
+    assert sum(label != IGNORED for label in labels) == 80
 
 
-def test_rows_of_tables_are_documents(tmp_path):
-    (tmp_path / "d.jsonl").write_text('{"text": "A cat. It runs."}\n{"text": "A dog. It eats."}\n')
-    Dataset.from_dict({"body": ["One. Two."], "id": [3]}).to_parquet(tmp_path / "d.parquet")
-    both = read_documents(CorpusSource(train_file=(str(tmp_path / "d.jsonl"),)))
-    assert texts_of(both) == [["A cat. It runs.", "A dog. It eats."]]
-    one = CorpusSource(train_file=(str(tmp_path / "d.parquet"),), text_column="body")
-    assert texts_of(read_documents(one)) == [["One. Two."]]
+def test_the_order_is_swapped_half_of_the_time(tokenizer):
+    first, second = [10, 11], [20, 21, 22]
+
+    def swapped(swap: float) -> float:
+        make = row_builder(tokenizer, swap=swap)
+        return np.mean([make(first, second, view_rng(3, 0, row))["first_ids"][1:-1] == second for row in range(2000)])
+
+    assert (swapped(0.0), swapped(0.5), swapped(1.0)) == (0, pytest.approx(0.5, abs=0.04), 1)
 
 
-def test_a_file_that_is_one_document_is_mentioned(tmp_path, caplog):
-    (tmp_path / "d.txt").write_text("A cat.\nA dog.\n")
-    read_documents(CorpusSource(train_file=(str(tmp_path / "d.txt"),)))
-    assert "d.txt has no empty line, so it is one document" in caplog.text
+def test_special_tokens_are_never_masked_and_s1_is_whole(tokenizer):
+    row = row_builder(tokenizer, rate=1.0, swap=0.0)([10, 11], [20, 21, 22], view_rng(0, 0, 0))
+    assert row["labels"] == [IGNORED, 20, 21, 22, IGNORED]
+    assert row["first_ids"] == [tokenizer.cls_token_id, 10, 11, tokenizer.sep_token_id]
+    assert (row["second_ids"][0], row["second_ids"][-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
 
 
-def test_the_first_two_text_columns_are_a_pair(tmp_path):
-    (tmp_path / "b.tsv").write_text("id\ten\tfr\n1\ta cat\tun chat\n2\ta dog\tun chien\n2\t \tvide\n")
-    (tmp_path / "b.jsonl").write_text(json.dumps({"id": 7, "label": "x", "en": "a cat", "fr": "un chat"}) + "\n")
-    (rows,) = read_pairs("--bitext_file", [str(tmp_path / "b.tsv")], ["en", "fr"])
-    assert [tuple(row.values()) for row in rows] == [
-        ("a cat", "un chat"),
-        ("a dog", "un chien"),
-    ]  # the blank one is out
-    (rows,) = read_pairs("--bitext_file", [str(tmp_path / "b.jsonl")], None)  # a number and a label are no text
-    assert [tuple(row.values()) for row in rows] == [("a cat", "un chat")]
+def test_a_tokenizer_without_mask_token_is_refused(tokenizer):
+    bare = type(tokenizer)(vocab=tokenizer.get_vocab(), mask_token=None)
+    bare.mask_token = None
+    with pytest.raises(InputError, match="has no mask token; give a masked LM"):
+        Masking.of(bare, 0.3)
 
 
-def test_bad_pair_files_are_named(tmp_path):
-    (tmp_path / "b.tsv").write_text("en\tlabel\na cat\t1\n")
-    with pytest.raises(InputError, match=r"b.tsv: two columns of text expected, found en"):
-        read_pairs("--bitext_file", [str(tmp_path / "b.tsv")], None)
-    with pytest.raises(InputError, match=r"b.tsv has no column 'fr'; it has en, label"):
-        read_pairs("--bitext_file", [str(tmp_path / "b.tsv")], ["en", "fr"])
-    with pytest.raises(InputError, match=r"--bitext_file missing.tsv: no such file"):
-        read_pairs("--bitext_file", ["missing.tsv"], None)
+@pytest.mark.parametrize(("exponent", "counts"), [(1.0, [900, 100]), (0.0, [500, 500]), (0.3, [659, 341])])
+def test_language_smoothing_by_hand(exponent, counts):
+    shares = np.array([0.9**exponent, 0.1**exponent])
+    assert (1000 * shares / shares.sum()).round().tolist() == counts
+    assert np.bincount(epoch_order([900, 100], exponent, seed=1, epoch=0) >= 900).tolist() == counts
 
 
-def test_labels_of_every_spelling(tmp_path):
-    (tmp_path / "n.tsv").write_text(
-        "premise\thypothesis\tlabel\na\tb\tENTAILMENT\nc\td\tneutral\ne\tf\t-\ng\th\tcontradiction\ni\tj\t2\n"
-    )
-    (rows,) = read_labelled_pairs([str(tmp_path / "n.tsv")], None)
-    assert [tuple(row.values()) for row in rows] == [("a", "b", 0), ("c", "d", 1), ("g", "h", 2), ("i", "j", 2)]
-    features = Features(
-        {"p": Value("string"), "h": Value("string"), "label": ClassLabel(names=["neutral", "entailment"])}
-    )
-    Dataset.from_dict({"p": ["a", "b"], "h": ["c", "d"], "label": [0, 1]}, features=features).to_parquet(
-        tmp_path / "n.parquet"
-    )
-    (rows,) = read_labelled_pairs([str(tmp_path / "n.parquet")], None)
-    assert rows["label"][:] == [1, 0]  # by name, not by number
-
-
-def test_the_columns_of_sick(tmp_path):
-    (tmp_path / "s.tsv").write_text("subset\tsentence1\tsentence2\tscore\tentailment\nT\ta\tb\t4.5\tNEUTRAL\n")
-    (rows,) = read_labelled_pairs([str(tmp_path / "s.tsv")], ["sentence1", "sentence2"], "entailment")
-    assert list(rows) == [{"text": "a", "text_pair": "b", "label": 1}]
-
-
-def test_an_unknown_label_names_its_row(tmp_path):
-    (tmp_path / "n.tsv").write_text("p\th\tlabel\na\tb\tneutral\nc\td\tmaybe\n")
-    with pytest.raises(InputError, match=r"n.tsv, row 2: label 'maybe'; expected entailment, neutral, contradiction"):
-        read_labelled_pairs([str(tmp_path / "n.tsv")], None)
-    (tmp_path / "n.tsv").write_text("p\th\na\tb\n")
-    with pytest.raises(InputError, match=r"n.tsv has no column 'label'; it has p, h; choose with --label_column"):
-        read_labelled_pairs([str(tmp_path / "n.tsv")], None)
-
-
-def test_language_smoothing_by_hand():
-    assert smoothed_counts([900, 100], 1.0) == [900, 100]
-    assert smoothed_counts([900, 100], 0.0) == [500, 500]
-    shares = np.array([0.9**0.3, 0.1**0.3])
-    expected = (1000 * shares / shares.sum()).round().tolist()
-    assert smoothed_counts([900, 100], 0.3) == expected == [659, 341]
-
-
-def test_an_epoch_without_smoothing_is_a_permutation_drawn_anew():
+def test_an_epoch_without_smoothing_is_a_new_permutation():
     first, again, second = (epoch_order([30, 10], 1.0, seed=1, epoch=epoch) for epoch in (0, 0, 1))
     assert sorted(first) == list(range(40)) and (first == again).all() and (first != second).any()
 
 
-def test_a_small_file_is_gone_through_evenly():
+def test_the_rows_of_a_small_file_are_repeated_evenly():
     order = epoch_order([90, 10], 0.0, seed=1, epoch=0)
     counts = np.bincount(order, minlength=100)
     assert counts[:90].max() == 1 and counts[:90].sum() == 50 and (counts[90:] == 5).all()
 
 
-def pairs(count: int) -> Dataset:
-    return Dataset.from_dict(
-        {"text": [f"first {i}" for i in range(count)], "text_pair": [f"last {i}" for i in range(count)]}
-    )
+def bitext(count: int, to_row, batch_size: int) -> BitextStream:
+    columns = {name: [f"{name} {i}" for i in range(count)] for name in ("text", "text_pair")}
+    return BitextStream(EpochShuffledDataset([Dataset.from_dict(columns)], 1.0, seed=4), to_row, batch_size)
 
 
-def test_no_batch_holds_a_companion_twice(tokenizer):
-    company = BitextStream(EpochShuffledDataset([pairs(10)], 1.0, seed=0), lambda row: row["text"], batch_size=4)
-    rounds = [[company.at(start + place) for place in range(4)] for start in range(0, 400, 4)]
-    assert all(len(set(batch)) == 4 for batch in rounds)
-    assert len({text for batch in rounds for text in batch}) == 10  # what one round leaves out, another brings
+def test_no_batch_contains_a_translation_twice():
+    stream = bitext(10, lambda row: row["text"], batch_size=4)
+    batches = [{stream.at(start + place) for place in range(4)} for start in range(0, 400, 4)]
+    assert all(len(batch) == 4 for batch in batches)
+    assert len(set.union(*batches)) == 10  # what one pass leaves out, another contains
     with pytest.raises(InputError, match="10 pairs do not fill one batch of 11"):
-        BitextStream(EpochShuffledDataset([pairs(10)], 1.0, seed=0), lambda row: row, batch_size=11)
+        bitext(10, None, batch_size=11)
 
 
 def segments(tokenizer, sentences, streaming=False):
     documents = Dataset.from_dict({"text": ["\n".join(sentences[i : i + 6]) for i in range(0, 120, 6)]})
-    if streaming:
-        documents = documents.to_iterable_dataset()
-    return segment_dataset(documents, tokenizer, "en", max_tokens=12)
-
-
-def maker(tokenizer) -> MLMExampleBuilder:
-    return MLMExampleBuilder(Masking.of(tokenizer, 0.3), 0.5, special_tokens_around(tokenizer))
+    documents = documents.to_iterable_dataset() if streaming else documents
+    return segment_documents([documents], tokenizer, ["en"], max_tokens=12)[0]
 
 
 def test_rows_depend_on_seed_epoch_and_place_only(tokenizer, sentences):
-    rows = segments(tokenizer, sentences)
-    company = BitextStream(EpochShuffledDataset([pairs(50)], 1.0, seed=4), PairTokenizer(tokenizer, 8), batch_size=8)
+    rows, pairs = segments(tokenizer, sentences), bitext(50, PairTokenizer(tokenizer, 8), batch_size=8)
     dataset, twin = (
-        StageDataset("cmlm", EpochShuffledDataset([rows], 1.0, seed=4), maker(tokenizer), 8, company) for _ in range(2)
+        StageDataset("cmlm", EpochShuffledDataset([rows], 1.0, seed=4), row_builder(tokenizer), 8, pairs)
+        for _ in range(2)
     )
     assert len(dataset) == len(rows) // 8 * 8
     early = dataset[3]
@@ -174,13 +128,23 @@ def test_rows_depend_on_seed_epoch_and_place_only(tokenizer, sentences):
     assert dataset[3] == early and set(early) == {"cmlm", "pairs"}
 
 
-def test_a_stream_gives_rows_of_the_same_kind(tokenizer, sentences):
+def test_a_stream_draws_new_rows_in_every_pass(tokenizer, sentences):
     count = len(segments(tokenizer, sentences))
     stream = segments(tokenizer, sentences, streaming=True)
-    dataset = StreamedStageDataset("cmlm", stream, maker(tokenizer), seed=4, batch_size=1)
+    dataset = StreamedStageDataset("cmlm", stream, row_builder(tokenizer), seed=4, batch_size=1)
     rows = list(itertools.islice(dataset, 2 * count))
     assert rows == list(itertools.islice(dataset, 2 * count))
     assert rows[:count] != rows[count:]  # another order, other masks
+
+
+def test_a_stream_of_files_of_unequal_length_has_every_row_once(tokenizer, sentences, tmp_path):
+    flags = {"max_seq_length": 16, "per_device_train_batch_size": 1, "max_steps": 1, "bf16": False}
+    config = CMLMConfig(output_dir=str(tmp_path), **flags)
+    files = [Dataset.from_dict({"text": ["\n".join(sentences[a:b])]}) for a, b in ((0, 60), (60, 70), (70, 100))]
+    rows = stage_dataset(tokenizer, config, files).rows.rows
+    stream = stage_dataset(tokenizer, config, [file.to_iterable_dataset() for file in files]).stream
+    stored, streamed = (sorted((row["first"], row["second"]) for row in found) for found in (rows, stream))
+    assert len(stored) > 20 and streamed == stored
 
 
 def test_the_batch_of_the_collators_docstring(tokenizer):
@@ -201,16 +165,3 @@ def test_pairs_become_twice_as_many_rows(tokenizer):
     batch = StageCollator(tokenizer)([{"nli": row}, {"nli": row | {"label": 0}}])["nli"]
     assert batch["input_ids"].shape[0] == 4 and batch["labels"].tolist() == [2, 0]
     assert batch["input_ids"][0].tolist()[:4] == row["first_ids"]
-
-
-def test_a_stream_of_files_of_unequal_length_has_every_row_once(bert_folder, tokenizer, sentences, tmp_path):
-    flags = {"max_seq_length": 16, "per_device_train_batch_size": 1, "max_steps": 1, "bf16": False}
-    config = CMLMConfig(output_dir=str(tmp_path), **flags)
-    files = [Dataset.from_dict({"text": ["\n".join(sentences[a:b])]}) for a, b in ((0, 60), (60, 70), (70, 100))]
-    rows = stage_dataset(tokenizer, config, files).rows.rows
-    stream = stage_dataset(tokenizer, config, [file.to_iterable_dataset() for file in files]).stream
-
-    def pairs(found) -> list[tuple]:
-        return sorted((tuple(row["first"]), tuple(row["second"])) for row in found)
-
-    assert len(pairs(rows)) > 20 and pairs(stream) == pairs(rows)

@@ -1,4 +1,4 @@
-"""run_cmlm.py from the command line to a checkpoint, stage after stage, and what it says when something is wrong."""
+"""Tests of run_cmlm.py: stage after stage from the command line to a checkpoint, its errors, and the recipes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import run_cmlm
-from mirror.cmlm.arguments import parse_cmlm_arguments
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
+from run_cmlm import parse_cmlm_arguments
 
 
 RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
@@ -58,47 +58,29 @@ def test_stage_after_stage(bert_folder, corpus, sentences, tmp_path, monkeypatch
     assert not np.allclose(vectors[0], vectors[1], atol=1e-4) and not np.allclose(vectors[1], vectors[2], atol=1e-4)
 
 
-def test_the_variants_of_table_7(bert_folder, corpus, tmp_path, monkeypatch):
-    common = ("--model_name_or_path", bert_folder, "--train_file", corpus["documents.txt"])
-    run(monkeypatch, *common, "--output_dir", str(tmp_path / "proj"), "--sentence_vector", "proj", "--skip_connection")
-    results = json.loads((tmp_path / "proj" / "train_results.json").read_text())
-    assert min(results["cosine_after_reload"].values()) > 0.9999
-    assert (
-        len(json.loads((tmp_path / "proj" / "modules.json").read_text())) == 5
-    )  # three dense layers after the pooling
-    run(monkeypatch, *common, "--output_dir", str(tmp_path / "control"), "--num_projections", "0")
-    assert Encoder.from_pretrained(str(tmp_path / "control")).encode(["a cat"]).shape == (1, 32)
-
-
-def test_a_stream_trains(bert_folder, corpus, tmp_path, monkeypatch):
-    run(
-        *(monkeypatch, "--model_name_or_path", bert_folder, "--train_file", corpus["documents.txt"], "--streaming"),
-        *("--output_dir", str(tmp_path / "out")),
-    )
-    assert json.loads((tmp_path / "out" / "train_results.json").read_text())["corpus"] == {}
-
-
-def test_gradient_caching_and_lamb_from_the_command_line(bert_folder, corpus, tmp_path, monkeypatch):
-    run(
-        *(
-            monkeypatch,
-            "--model_name_or_path",
-            bert_folder,
-            "--stage",
-            "bitext",
-            "--bitext_file",
-            corpus["bitext.tsv"],
-        ),
-        *("--output_dir", str(tmp_path / "out"), "--mini_batch_size", "3", "--optimizer", "lamb"),
-        *("--language_smoothing", "0.3"),
-    )
-    assert (tmp_path / "out" / "train_results.json").exists()
+@pytest.mark.parametrize(
+    ("flags", "report"),
+    [
+        ("--train_file documents.txt --streaming", {}),
+        ("--stage bitext --bitext_file bitext.tsv --mini_batch_size 3 --optimizer lamb", {"pairs": 100}),
+        ("--train_file documents.txt --sentence_vector proj --skip_connection", {"cmlm": 40}),  # Table 7
+        ("--train_file documents.txt --num_projections 0", {"cmlm": 40}),  # its control
+    ],
+)
+@pytest.mark.usefixtures("corpus")
+def test_variants_are_saved_as_they_were_trained(bert_folder, tmp_path, monkeypatch, flags, report):
+    monkeypatch.chdir(tmp_path)
+    run(monkeypatch, "--model_name_or_path", bert_folder, "--output_dir", "out", *flags.split())
+    results = json.loads((tmp_path / "out" / "train_results.json").read_text())
+    assert results["corpus"].keys() == report.keys() and min(results["cosine_after_reload"].values()) > 0.9999
+    modules = json.loads((tmp_path / "out" / "modules.json").read_text())
+    assert len(modules) == (5 if "proj" in flags.split() else 2)  # three dense layers after the pooling
 
 
 def test_the_bitext_loss_as_printed_is_one_flag_away(corpus):
     """Eq. (1): inner products, margin 0.3, no scale; by default cosines times 20 (LaBSE)."""
     files = ["--stage", "bitext", "--bitext_file", corpus["bitext.tsv"], "--use_cpu"]
-    with pytest.raises(InputError, match="--eval_strategy: CMLM has nothing to evaluate on the way"):
+    with pytest.raises(InputError, match="--eval_strategy: CMLM has nothing to evaluate"):
         parse_cmlm_arguments([*files, "--eval_strategy", "epoch"])
     *_, default = parse_cmlm_arguments(files)
     *_, printed = parse_cmlm_arguments([*files, "--normalize_embeddings", "false"])
@@ -111,17 +93,14 @@ def test_the_bitext_loss_as_printed_is_one_flag_away(corpus):
     [
         ([], "--stage cmlm learns from documents; give --train_file or --dataset_name"),
         (["--stage", "bitext"], "--stage bitext learns from translations; give --bitext_file"),
-        (
-            ["--stage", "quickthought"],
-            "--stage quickthought learns from documents; give --train_file or --dataset_name",
-        ),
-        (["--scale", "0"], "--scale must be above 0, got 0.0; 20 suits cosines, 1 inner products"),
-        (["--stage", "nli"], "--stage nli learns from labelled pairs; give --nli_file"),
+        (["--stage", "quickthought"], "--stage quickthought learns from documents; give --train_file or --dataset_na"),
+        (["--scale", "0"], "--scale must be positive, got 0.0. 20 suits cosines, 1 inner products"),
+        (["--stage", "nli"], "--stage nli learns from labeled pairs; give --nli_file"),
         (["--stage", "cml"], "--stage 'cml' is unknown; one of .*; did you mean 'cmlm'"),
         (["--num_projektions", "3"], "unknown flag --num_projektions; did you mean '--num_projections'"),
-        (["--num_projections", "-1"], "--num_projections must be 0 or more, got -1; the paper uses 15"),
+        (["--num_projections", "-1"], "--num_projections must be 0 or more, got -1. The paper uses 15"),
         (["--num_projections", "0", "--skip_connection"], "--num_projections 0 leaves nothing for --skip_connection"),
-        (["--mlm_probability", "0"], r"--mlm_probability is a share in \(0, 1\], got 0.0; the paper uses 0.313"),
+        (["--mlm_probability", "0"], r"--mlm_probability must be a share in \(0, 1\], got 0.0. The paper uses 0.313"),
         (["--pooling", "pooler"], "--pooling 'pooler' is unknown; one of mean, cls, max"),
         (["--stage", "nli", "--mini_batch_size", "4"], "use --gradient_accumulation_steps instead"),
         (["--streaming", "--language_smoothing", "0.3"], "--language_smoothing needs the sizes of the files"),
@@ -133,23 +112,20 @@ def test_one_line_says_what_is_wrong(arguments, message):
     assert "\n" not in str(caught.value)
 
 
-def test_wrong_data_is_refused_before_training(bert_folder, corpus, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--train_file", "short.txt"), "corpus file 1 has no document of two sentences"),
+        (("--language", "en", "fr"), "--language: one for all files or one for each of 1, got 2: en fr"),
+        (("--max_seq_length", "64"), "--max_seq_length 64 and 4 projected vectors before it .* give at most 60"),
+    ],
+)
+def test_wrong_data_is_refused_before_training(bert_folder, corpus, tmp_path, monkeypatch, flags, message):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "short.txt").write_text("One.\n\nTwo.\n")
-    common = ("--model_name_or_path", bert_folder, "--output_dir", str(tmp_path / "out"))
-    with pytest.raises(InputError, match="corpus file 1 has no document of two sentences"):
-        run(monkeypatch, *common, "--train_file", str(tmp_path / "short.txt"))
-    with pytest.raises(InputError, match="--language: one for all files or one for each of 1, got 2: en fr"):
-        run(monkeypatch, *common, "--train_file", corpus["documents.txt"], "--language", "en", "fr")
-    with pytest.raises(
-        InputError,
-        match="--max_seq_length 64 and 4 projected vectors before it .* the model has 64, so give at most 60",
-    ):
-        run(monkeypatch, *common, "--train_file", corpus["documents.txt"], "--max_seq_length", "64")
-    with pytest.raises(InputError, match="100 pairs do not fill one batch of 101"):
-        run(
-            *(monkeypatch, *common, "--stage", "cmlm_bitext", "--train_file", corpus["documents.txt"]),
-            *("--bitext_file", corpus["bitext.tsv"], "--per_device_train_batch_size", "101"),
-        )
+    with pytest.raises(InputError, match=message):
+        fixed = ("--model_name_or_path", bert_folder, "--output_dir", "out", "--train_file", "documents.txt")
+        run(monkeypatch, *fixed, *flags)
 
 
 # recipe: stage, steps, pairs on each of 32 devices times accumulation, from scratch; sections 3, 4.2 and 4.4
@@ -195,14 +171,3 @@ def test_every_recipe_is_checked_and_every_value_names_its_source(corpus):
     for path in RECIPES:
         body = path.read_text().partition("\n\n")[2].splitlines()
         assert body and all("  # " in line or line == "stage: cmlm" for line in body), path
-
-
-def test_a_recipe_of_an_unknown_model_is_one_line(corpus, tmp_path, monkeypatch):
-    """The multilingual recipes start from a folder that the user makes."""
-    recipe = str(RECIPE_FOLDER / "cmlm-multilingual.yaml")
-    with pytest.raises(InputError, match="out/multilingual-vocabulary") as caught:
-        run(
-            *(monkeypatch, "--config", recipe, "--train_file", corpus["documents.txt"]),
-            *("--output_dir", str(tmp_path / "out")),
-        )
-    assert "\n" not in str(caught.value) and not (tmp_path / "out" / "config.json").exists()

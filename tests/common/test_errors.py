@@ -1,4 +1,4 @@
-"""The end of a script: one line, its exit status, and the traceback only where it is asked for."""
+"""The end of a script: one line, its exit status, and the traceback only on request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from mirror.common.errors import InputError, library_errors, reason, run_main
+from mirror.common.errors import InputError, library_errors, run_main
 from tests.documents import ROOT
 
 
@@ -31,12 +31,6 @@ def test_an_error_of_a_library_is_one_line_and_its_traceback_on_request(capsys, 
     monkeypatch.setenv("MIRROR_TRACEBACK", "1")
     status, shown = ends_with(fail_in_a_library, capsys)
     assert status == 2 and shown.endswith(line) and '{}["weight"]' in shown
-
-
-def test_reasons():
-    assert reason(ValueError("a\n  b")) == "a b"
-    assert reason(KeyError("x")) == "KeyError: 'x'"
-    assert reason(EOFError()) == "EOFError"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS])

@@ -1,4 +1,4 @@
-"""What each of two processes runs in the test that the second one reads the cache that the first one wrote."""
+"""The program of each of two processes, the second of which has to read the cache that the first one wrote."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mirror.common.distributed import shutdown
 from mirror.data.corpus import load_corpus
-from mirror.data.two_view_dataset import ViewTokenizer
+from mirror.data.views import ViewTokenizer
 from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
 

@@ -1,4 +1,4 @@
-"""Small data folders in the layout of the tasks, and a fake encoder with known cosines."""
+"""Small data folders in the layout of the tasks, tasks by name, and a fake encoder with known cosines."""
 
 from __future__ import annotations
 
@@ -7,12 +7,20 @@ from pathlib import Path
 
 import numpy as np
 
+from mirror.evaluation.catalogue import all_tasks
+from mirror.evaluation.task import Options, Task
+
 
 def write_tsv(path: Path, header: Sequence[str], rows: Iterable[Sequence]) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = ["\t".join(str(field) for field in row) for row in (header, *rows)]
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def task_named(name: str, data_dir: Path, **options) -> Task:
+    """Return a task on a data folder; `options` are fields of `Options`."""
+    return all_tasks(data_dir, Options(**options))[name]
 
 
 def pairs(count: int, top: float = 5.0) -> list[tuple[str, str, float]]:

@@ -5,30 +5,30 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.evaluation import geometry
-from tests.evaluation.folder import write_tsv
+from tests.evaluation.folder import task_named, write_tsv
 
 
-def test_an_isotropic_set_scores_one():
-    vectors = np.vstack([np.eye(6), -np.eye(6)])
-    assert geometry.isotropy_score(vectors, geometry.eigenvectors(vectors)) == pytest.approx(1)
-    assert geometry.mean_vector_norm(vectors) == 0
-    assert geometry.effective_rank(vectors) == pytest.approx(6)
+def test_sets_by_hand_of_which_an_isotropic_one_scores_one():
+    fields = geometry.describe(np.vstack([np.eye(6), -np.eye(6)]))
+    assert fields["main_score"] == fields["isotropy_score"] == pytest.approx(1)
+    assert (fields["mean_vector_norm"], fields["effective_rank"]) == (0, pytest.approx(6))
+    # N vectors (3, 0): Z is N e^3 along the first axis and N along the second, so IS is e^-3.
+    fields = geometry.describe(np.tile([3.0, 0.0], (5, 1)))
+    assert fields["isotropy_score"] == pytest.approx(np.exp(-3))
+    assert fields["mean_vector_norm"] == fields["mean_norm"] == 3
+    assert fields["effective_rank"] == pytest.approx(1)
+    with np.errstate(all="raise"):  # large norms neither overflow nor underflow
+        assert geometry.isotropy_score(np.tile([400.0, 0], (4, 1)), np.eye(2)) == pytest.approx(np.exp(-400), rel=1e-9)
+    expected = np.exp(-(0.75 * np.log(0.75) + 0.25 * np.log(0.25)))  # singular values 3 and 1: p = 3/4, 1/4
+    assert geometry.describe(np.array([[3.0, 0], [0, 1]]))["effective_rank"] == pytest.approx(expected)
 
 
-def test_a_set_of_rank_one_by_hand():
-    """N vectors (3, 0): Z is N e^3 along the first axis and N along the second, so IS is e^-3."""
-    vectors = np.tile([3.0, 0.0], (5, 1))
-    assert geometry.isotropy_score(vectors, geometry.eigenvectors(vectors)) == pytest.approx(np.exp(-3))
-    assert geometry.mean_vector_norm(vectors) == 3
-    assert geometry.effective_rank(vectors) == pytest.approx(1)
-
-
-def test_vectors_with_a_large_norm_neither_overflow_nor_underflow():
-    vectors = np.tile([400.0, 0.0, 0.0], (4, 1))
-    with np.errstate(all="raise"):
-        score = geometry.isotropy_score(vectors, np.eye(3))
-    assert score == pytest.approx(np.exp(-400), rel=1e-9)
-    assert score > 0
+def test_rows_and_neighbors_by_hand():
+    assert geometry.distinct_rows([["a", "b", "a", "c"], ["x", "y", "z", "y"]]) == [0, 1]
+    assert geometry.distinct_rows([["a", "b", "c"], ["x", "y", "z"]]) == [0, 1, 2]
+    angles = np.radians([[0.0, 50.0], [2.0, 120.0]])  # (2 languages, 2 rows)
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=2).astype(np.float32)
+    np.testing.assert_array_equal(geometry.nearest_others(vectors), [[2, 2], [0, 1]])  # never the query itself
 
 
 def test_the_score_does_not_depend_on_the_sign_of_eigenvectors(monkeypatch):
@@ -45,16 +45,9 @@ def test_published_values_match_the_rows_of_the_eigenvector_matrix():
     """Mirror-BERT Table 14, BERT on words: mean-vector norm 13.79 and IS .043, in 768 dimensions."""
     generator = np.random.default_rng(0)
     mean = generator.normal(size=768)
-    vectors = mean / np.linalg.norm(mean) * 13.79 + 0.2 * generator.normal(size=(1000, 768))
-    directions = geometry.eigenvectors(vectors)
-    assert geometry.isotropy_score(vectors, directions) < 1e-5
-    assert geometry.isotropy_score(vectors, directions.T) == pytest.approx(0.043, abs=0.02)
-
-
-def test_effective_rank_of_unequal_directions():
-    """Singular values 3 and 1: p = 3/4, 1/4."""
-    expected = np.exp(-(0.75 * np.log(0.75) + 0.25 * np.log(0.25)))
-    assert geometry.effective_rank(np.array([[3.0, 0], [0, 1]])) == pytest.approx(expected)
+    fields = geometry.describe(mean / np.linalg.norm(mean) * 13.79 + 0.2 * generator.normal(size=(1000, 768)))
+    assert fields["isotropy_score"] < 1e-5
+    assert fields["isotropy_score_rows"] == pytest.approx(0.043, abs=0.02)
 
 
 def encode(texts):
@@ -64,32 +57,68 @@ def encode(texts):
 def test_sts_b_test_is_the_default_and_provides_the_positive_pairs(tmp_path):
     rows = [("s", f"left {n}", f"right {n}", 5.0 if n < 30 else 4.0) for n in range(1379)]
     write_tsv(tmp_path / "sts/stsb_test.tsv", ("subset", "sentence1", "sentence2", "score"), rows)
-    [task] = geometry.tasks(tmp_path)
+    task = task_named("isotropy", tmp_path)
     task.check(tmp_path)
     fields = task.score(encode, tmp_path)
-    assert fields["num_examples"] == 2 * 1379
-    assert fields["alignment_pairs"] == 30
-    assert fields["main_score"] == fields["isotropy_score"]
-    assert 0 < fields["main_score"] < 1
-    assert 1 < fields["alignment"] < 3  # random vectors: about 2
+    assert (fields["num_examples"], fields["alignment_pairs"]) == (2 * 1379, 30)
+    assert 0 < fields["main_score"] < 1 < fields["alignment"] < 3  # random vectors: about 2
     assert fields["effective_rank"] == pytest.approx(8, abs=0.1)
 
 
 def test_any_text_file(tmp_path):
     path = tmp_path / "lines.txt"
     path.write_text("one\ntwo\n\none\nthree\n", encoding="utf-8")
-    [task] = geometry.tasks(tmp_path / "no data folder", texts_file=path)
+    task = task_named("isotropy", tmp_path / "no data folder", isotropy_texts=str(path))
     task.check(tmp_path)
     fields = task.score(encode, tmp_path)
-    assert fields["num_examples"] == 3
-    assert "alignment" not in fields
-    assert "lines.txt" in task.protocol
-    assert len(task.data_sha256(tmp_path)) == 64
+    assert fields["num_examples"] == 3 and "alignment" not in fields
+    assert "lines.txt" in task.protocol and len(task.data_sha256(tmp_path)) == 64
+    for content, message in (("one\none\n", "1 distinct line"), ("\n", "has 0 rows")):
+        path.write_text(content, encoding="utf-8")
+        with pytest.raises(InputError, match=message):
+            task.score(encode, tmp_path)
 
 
-@pytest.mark.parametrize(("content", "message"), [("one\none\n", "1 distinct line"), ("\n", "has 0 rows")])
-def test_too_few_lines(tmp_path, content, message):
-    path = tmp_path / "lines.txt"
-    path.write_text(content, encoding="utf-8")
-    with pytest.raises(InputError, match=message):
-        geometry.tasks(tmp_path, texts_file=path)[0].score(encode, tmp_path)
+def test_neutrality_is_one_minus_the_distance_from_uniform_over_the_others():
+    for row, neutrality in (([0, 1, 1, 1], 1), ([1, 0, 0, 0], 0), ([0, 1, 0, 0], 1 / 3), ([3, 1, 1, 1], 0.5)):
+        matrix = np.stack([np.roll(row, shift) for shift in range(4)]) / sum(row)
+        assert geometry.language_neutrality(matrix) == pytest.approx(neutrality)
+
+
+def test_a_language_direction_reduces_neutrality(tmp_path):
+    """A random vector per row, and a one-hot vector of the language with a norm of 0 or 3."""
+    for language in geometry.LANGUAGES:
+        rows = [(f"{language} {n}", "", 0) for n in range(2000)]
+        write_tsv(tmp_path / f"pawsx/test_{language}.tsv", ("sentence1", "sentence2", "label"), rows)
+    meanings = np.random.default_rng(0).normal(size=(2000, 24)) / np.sqrt(24)
+
+    def encoder(language_weight: float):
+        def encode(texts):
+            split = [text.split() for text in texts]
+            noise = np.random.default_rng([len(texts), *split[0][0].encode()]).normal(size=(len(texts), 24)) * 0.02
+            one_hot = language_weight * np.eye(7)[[geometry.LANGUAGES.index(name) for name, _ in split]]
+            return np.hstack([meanings[[int(row) for _, row in split]] + noise, one_hot]).astype(np.float32)
+
+        return encode
+
+    task = task_named("language_bias", tmp_path)
+    task.check(tmp_path)
+    neutral, biased = (task.score(encoder(weight), tmp_path) for weight in (0.0, 3.0))
+    assert (neutral["accuracy"], neutral["own_language"], neutral["num_examples"]) == (1, 0, 14000)
+    assert neutral["main_score"] > 0.9
+    assert (biased["own_language"], biased["main_score"]) == (pytest.approx(1), pytest.approx(0))
+    np.testing.assert_allclose(np.array(neutral["matrix"]).sum(axis=1), [1] * 7, atol=1e-4)
+
+
+def test_the_points_of_figure_3_are_the_first_two_principal_components(tmp_path):
+    for code in geometry.PROJECTED:
+        rows = [(f"s {n % 90}", f"e {n}") for n in range(1000)]
+        write_tsv(tmp_path / f"tatoeba/{code}-eng.tsv", ("source", "english"), rows)
+    task = task_named("tatoeba_projection", tmp_path)
+    task.check(tmp_path)
+    fields = task.score(encode, tmp_path)
+    assert task.groups == ()
+    assert set(fields["points"]) == set(fields["mixed"]) == {"fra", "deu", "rus", "spa"}
+    points = np.array(fields["points"]["rus"])
+    np.testing.assert_allclose(points.reshape(600, 2).mean(axis=0), 0, atol=1e-3)
+    assert points.shape == (2, 300, 2) and points[..., 0].std() >= points[..., 1].std()

@@ -5,7 +5,7 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.evaluation import linking
-from tests.evaluation.folder import write_tsv
+from tests.evaluation.folder import task_named, write_tsv
 
 
 AXES = {"cold": 0, "flu": 1, "cancer": 2, "ulcer": 3, "coma": 4, "gout": 5, "rash": 6}
@@ -42,26 +42,15 @@ def test_rank_of_the_first_hit(mention, gold, rank):
     assert linking.link(encode, [(mention, gold)], DICTIONARY).tolist() == [rank]
 
 
-def test_accuracy_at_1_and_5_over_several_mentions():
-    queries = [("cold", "C1"), ("flu~cold", "C1"), ("cold", "none"), ("cold", "C1")]
-    ranks = linking.link(encode, queries, DICTIONARY)
-    assert ranks.tolist() == [1, 2, 6, 1]
-    assert ((ranks <= 1).mean(), (ranks <= 5).mean()) == (0.5, 0.75)
-
-
-def test_concepts_that_share_a_name_are_rows_in_the_dictionarys_order():
-    shared = [("cold", "A"), ("flu", "F"), ("cold", "B"), ("cold", "B")]
-    assert linking.link(encode, [("cold", "A"), ("cold", "B"), ("cold", "F")], shared).tolist() == [1, 2, 3]
-
-
-def test_a_shared_name_is_encoded_once():
+def test_concepts_that_share_a_name_are_rows_in_the_dictionarys_order_and_encoded_once():
     calls = []
 
     def counting(texts):
         calls.append(list(texts))
         return encode(texts)
 
-    linking.link(counting, [("cold", "A"), ("cold", "B")], [("cold", "A"), ("cold", "B"), ("flu", "F")])
+    shared = [("cold", "A"), ("flu", "F"), ("cold", "B"), ("cold", "B")]
+    assert linking.link(counting, [("cold", "A"), ("cold", "B"), ("cold", "F")], shared).tolist() == [1, 2, 3]
     assert calls == [["cold"], ["cold", "flu"]]
 
 
@@ -70,26 +59,23 @@ def queries_of(count, folder, name="test"):
     write_tsv(folder / f"{name}_queries.tsv", ("doc", "mention", "mention_norm", "cui"), rows)
 
 
-def task_of(data_dir, name, **options):
-    return {task.name: task for task in linking.tasks(data_dir, **options)}[name]
-
-
 @pytest.fixture
 def ncbi(tmp_path):
     folder = tmp_path / "biomed/ncbi-disease"
     queries_of(960, folder)
-    write_tsv(
-        folder / "dictionary.tsv", ("cui", "name", "name_norm"), [("C1", "Cold", "cold"), ("C2|D2", "FLU", "flu")]
-    )
+    rows = [("C1", "Cold", "cold"), ("C2|D2", "FLU", "flu")]
+    write_tsv(folder / "dictionary.tsv", ("cui", "name", "name_norm"), rows)
     return tmp_path
 
 
 def test_the_data_folders_own_layout(ncbi):
-    task = task_of(ncbi, "bel_ncbi")
+    task = task_named("bel_ncbi", ncbi)
     task.check(ncbi)
     fields = task.score(encode, ncbi)
     assert fields["main_score"] == fields["accuracy@1"] == 959 / 960
     assert (fields["num_examples"], fields["dictionary_size"], fields["dictionary_names"]) == (960, 2, 2)
+    queries_of(4420, ncbi / "biomed/bc5cdr-disease")  # which uses the dictionary of ncbi
+    assert task_named("bel_bc5cdr_disease", ncbi).score(encode, ncbi)["main_score"] == 4419 / 4420
 
 
 def test_training_mentions_on_request(ncbi):
@@ -97,27 +83,18 @@ def test_training_mentions_on_request(ncbi):
         rows = [(1, "a", "rash", "gone"), (2, "b", "flu", "gone")]
         header = ("doc", "mention", "mention_norm", "cui")
         write_tsv(ncbi / f"biomed/ncbi-disease/{part}_queries.tsv", header, rows)
-    plain = task_of(ncbi, "bel_ncbi").score(encode, ncbi)
-    task = task_of(ncbi, "bel_ncbi", add_mentions=True)
+    plain = task_named("bel_ncbi", ncbi).score(encode, ncbi)
+    task = task_named("bel_ncbi", ncbi, bel_add_mentions=True)
     added = task.score(encode, ncbi)
     assert "training and dev mentions" in task.protocol
     assert (plain["dictionary_size"], added["dictionary_size"]) == (2, 6)
     assert plain["dictionary_sha256"] != added["dictionary_sha256"]
-    assert (plain["accuracy@5"], added["accuracy@5"]) == (
-        959 / 960,
-        1,
-    )  # "gone" is now the id of the second row named flu
-
-
-def test_bc5cdr_disease_uses_the_dictionary_of_ncbi(ncbi):
-    queries_of(4420, ncbi / "biomed/bc5cdr-disease")
-    assert task_of(ncbi, "bel_bc5cdr_disease").score(encode, ncbi)["main_score"] == 4419 / 4420
+    assert (plain["accuracy@5"], added["accuracy@5"]) == (959 / 960, 1)  # "gone" is the id of the second row named flu
 
 
 def test_xlbel_without_normalised_columns_is_lower_cased(tmp_path):
     write_tsv(tmp_path / "biomed/xlbel/de_queries.tsv", ("cui", "mention"), [("D2", "FLU")] * 1000)
-    task = task_of(tmp_path, "xlbel_de")
-    assert task.groups == ("xlbel",)
+    task = task_named("xlbel_de", tmp_path)
     assert task.missing_files(tmp_path) == [str(tmp_path / "biomed/xlbel/dictionary.tsv")]
     write_tsv(tmp_path / "biomed/xlbel/dictionary.tsv", ("cui", "name"), [("C1", "Cold"), ("C2|D2", "Flu")])
     assert task.score(encode, tmp_path)["main_score"] == 1
@@ -130,11 +107,10 @@ def test_biosyns_folder_as_it_is(tmp_path):
     lines = "-1||0|5||Chemical||FLU||D2\n-1||6|9||Chemical||cold|flu||C1+D2\n\n-1||9|9||Chemical||coma||CUI-less\n"
     (folder / "processed_test/1.concept").write_text(lines, encoding="utf-8")
     (folder / "processed_test/2.concept").write_text("-1||0|5||Chemical||cold||C9\n", encoding="utf-8")
-    task = task_of(tmp_path, "bel_bc5cdr_chemical")
+    task = task_named("bel_bc5cdr_chemical", tmp_path)
     task.check(tmp_path)
     fields = task.score(encode, tmp_path)
-    assert (fields["num_examples"], fields["dictionary_size"]) == (3, 2)
-    assert fields["main_score"] == pytest.approx(2 / 3)
+    assert (fields["num_examples"], fields["dictionary_size"], fields["main_score"]) == (3, 2, pytest.approx(2 / 3))
     assert "BioSyn" in task.protocol
     (folder / "processed_test/2.concept").write_text("-1||0|5||Chemical||cold\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"2\.concept, line 1: 4 fields, expected 5"):
@@ -149,17 +125,17 @@ def test_cometas_folder_as_it_is(tmp_path):
     test = folder / "splits/stratified_general/test.csv"  # Mirror-BERT section 3
     header = "\tID\tTerm\tGeneral SNOMED ID\tExample\n"
     test.write_text(header + '0\t7\tFLU\t22\t"two\nlines"\n1\t8\tcold\t22\tone\n', encoding="utf-8")
-    task = task_of(tmp_path, "bel_cometa")
+    task = task_named("bel_cometa", tmp_path)
     task.check(tmp_path)
     assert task.score(encode, tmp_path)["main_score"] == 0.5 and "split stratified_general" in task.protocol
     tuning_file = folder / "splits/zeroshot_general/test.csv"
     tuning_file.write_text("Term\tGeneral SNOMED ID\nflu\t22\n", encoding="utf-8")
-    tuning = task_of(tmp_path, "bel_cometa_zero_shot")
+    tuning = task_named("bel_cometa_zero_shot", tmp_path)
     assert tuning.score(encode, tmp_path)["main_score"] == 1 and "split zeroshot_general" in tuning.protocol
     assert (task.groups, tuning.groups) == (("bel",), ())  # the mean over `bel` has the test split only
     test.write_text("ID\tTerm\n1\tflu\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"test\.csv: no column 'General SNOMED ID'"):
         task.check(tmp_path)
     test.write_text("Term\tGeneral SNOMED ID\nflu\n", encoding="utf-8")
-    with pytest.raises(InputError, match="record 1 has fewer fields"):
+    with pytest.raises(InputError, match=r"test\.csv, line 2: 1 fields, expected 2"):
         task.check(tmp_path)

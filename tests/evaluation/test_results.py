@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 from mirror.common.errors import InputError
-from mirror.evaluation import results, table
-from mirror.evaluation.latex import escape, format_latex
-from mirror.evaluation.pictures import draw_all, metrics_of
+from mirror.evaluation import plots, results
+from mirror.evaluation.catalogue import all_tasks
+from mirror.evaluation.labeled_pairs import compare
+from mirror.evaluation.plots import draw_all, score_bars
 from mirror.evaluation.published import ROWS, Row, find_rows, nearest_row
-from mirror.evaluation.table import Line
+from mirror.evaluation.results import Line, escape, format_latex
 
 
 def entry(score: float, **fields) -> dict:
@@ -20,13 +23,9 @@ def entry(score: float, **fields) -> dict:
 
 
 def record(model: str, **scores: float) -> dict:
-    tasks = {name: entry(score) for name, score in scores.items()}
     return {
-        "model_name_or_path": model,
-        "pooling": "mean",
-        "max_seq_length": 64,
-        "dtype": "float32",
-        "tasks": tasks,
+        **{"model_name_or_path": model, "pooling": "mean", "max_seq_length": 64, "dtype": "float32"},
+        "tasks": {name: entry(score) for name, score in scores.items()},
         "groups": {"sts": sum(scores.values()) / len(scores)},
         "group_members": {"sts": list(scores)},
         "group_members_missing": {"sts": ["sts16"]},
@@ -39,7 +38,7 @@ RECORDS = [record("a/one", stsb=0.8, sickr=0.6), record("b/two", stsb=0.7, sickr
 
 
 def test_published_scores_differences_and_changes_are_below_each_model():
-    columns, lines = table.comparison(RECORDS, [ROW, None])
+    columns, lines = results.comparison(RECORDS, [ROW, None])
     assert columns == ["stsb", "sickr", "mean sts (1 missing)"]
     assert lines[0] == ("one", [0.8, 0.6, pytest.approx(0.7)], "scores")
     assert lines[1] == ("published: a system", [0.75, None, None], "published")
@@ -50,23 +49,17 @@ def test_published_scores_differences_and_changes_are_below_each_model():
     assert len(lines) == 6
 
 
-def test_the_last_line_is_tf_idf_where_a_task_measures_it():
+def test_special_lines_of_the_table():
+    _, lines = results.comparison(RECORDS[:1], [Row("a system", "a table", {"stsb": 0.75, "sickr": 0.65})])
+    assert lines[1].scores == [0.75, 0.65, pytest.approx(0.7)]  # a published mean, where every member is published
+    _, lines = results.comparison([record("a", men=-0.1, rw=0.0), record("b", men=0.2, rw=0.5)], [None, None])
+    assert lines[-1].scores[:2] == [None, None]  # no percentage of a score that is not positive
     one = record("a/one", stsb=0.8, docs_search=0.3)
     one["tasks"]["docs_search"] |= {"metric": "accuracy@1", "tfidf": {"accuracy@1": 0.4, "mrr": 0.5}}
-    _, lines = table.comparison([one], [None])
+    _, lines = results.comparison([one], [None])
     assert lines[1:] == [("TF-IDF", [None, 0.4, None], "published")]
-    assert "\n  TF-IDF" in table.format_text(["stsb", "docs_search", "mean"], lines)
-
-
-def test_a_score_of_zero_or_less_has_no_percentage():
-    _, lines = table.comparison([record("a", men=-0.1, rw=0.0), record("b", men=0.2, rw=0.5)], [None, None])
-    assert lines[-1].scores[:2] == [None, None]
-
-
-def test_a_published_mean_needs_every_member():
-    row = Row("a system", "a table", {"stsb": 0.75, "sickr": 0.65})
-    _, lines = table.comparison(RECORDS[:1], [row])
-    assert lines[1].scores == [0.75, 0.65, pytest.approx(0.7)]
+    assert "\n  TF-IDF" in results.format_text(["stsb", "docs_search", "mean"], lines)
+    assert results.short_names(["a/out", "b/out", "c/other"]) == ["a/out", "b/out", "other"]
 
 
 def test_the_printed_table_is_split_into_blocks():
@@ -76,15 +69,14 @@ def test_the_printed_table_is_split_into_blocks():
         Line("change", [None] * 10 + [-0.5], "change"),
         Line("in percent", [None] * 10 + [-33.33], "percent"),
     ]
-    first, second = table.format_text(columns, lines).split("\n\n")
+    first, second = results.format_text(columns, lines).split("\n\n")
     assert first.splitlines()[0].split() == columns[:8]
-    assert second.splitlines()[1].split() == ["model", "0.8000", "0.9000", "1.0000"]
-    assert second.splitlines()[2].split() == ["change", "-0.5000"]
-    assert second.splitlines()[3].split() == ["in", "percent", "-33.3%"]
+    cells = [line.split() for line in second.splitlines()[1:]]
+    assert cells == [["model", "0.8000", "0.9000", "1.0000"], ["change", "-0.5000"], ["in", "percent", "-33.3%"]]
 
 
 def test_the_latex_table_is_for_booktabs_and_the_best_model_is_bold():
-    columns, lines = table.comparison([*RECORDS, record("c_d", stsb=0.9, sickr=0.600001)], [ROW, None, None])
+    columns, lines = results.comparison([*RECORDS, record("c_d", stsb=0.9, sickr=0.600001)], [ROW, None, None])
     text = format_latex(columns, lines, RECORDS)
     assert "% one: pooling mean, max_seq_length 64, dtype float32\n" in text
     rows = [line for line in text.splitlines() if not line.startswith("%")]
@@ -100,65 +92,41 @@ def test_the_latex_table_is_for_booktabs_and_the_best_model_is_bold():
     )
 
 
-def test_models_with_the_same_folder_name_keep_their_full_path():
-    assert table.short_names(["a/out", "b/out", "c/other"]) == ["a/out", "b/out", "other"]
-
-
-def test_files_of_one_model(tmp_path):
-    columns, lines = table.comparison(RECORDS[:1], [ROW])
+def test_files_of_one_and_of_several_models(tmp_path):
+    columns, lines = results.comparison(RECORDS[:1], [ROW])
     written = results.write_results(RECORDS[:1], columns, lines, tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == RECORDS[0]
     rows = list(csv.DictReader((tmp_path / "results.csv").open(newline="")))
     assert [(row["task"], float(row["main_score"])) for row in rows] == [("stsb", 0.8), ("sickr", 0.6)]
     page = (tmp_path / "results.md").read_text()
-    assert "| stsb | 0.8000 | 0.7500 | +0.0500 |" in page
-    assert "a \\| table" in page
-    assert "no data for: sts16" in page
+    for part in ("| stsb | 0.8000 | 0.7500 | +0.0500 |", "a \\| table", "no data for: sts16"):
+        assert part in page
     assert json.loads((tmp_path / "run.json").read_text())["_python_version"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(path.name for path in written)
-    assert {path.name for path in written} == {f"results.{kind}" for kind in ("json", "csv", "md", "tex")} | {
-        "run.json"
-    }
-
-
-def test_files_of_several_models_and_numpy_scalars(tmp_path):
+    expected = {f"results.{kind}" for kind in ("json", "csv", "md", "tex")} | {"run.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in written} == expected
     records = [record("a/one", stsb=np.float32(0.5)), record("b/two", stsb=np.float64(0.7))]
-    columns, lines = table.comparison(records, [None, None])
-    written = results.write_results(records, columns, lines, tmp_path)
-    assert sorted(written) == sorted(path for path in tmp_path.rglob("*") if path.is_file())
-    assert json.loads((tmp_path / "one" / "results.json").read_text())["tasks"]["stsb"]["main_score"] == 0.5
-    assert (tmp_path / "two" / "results.json").exists()
-    assert not (tmp_path / "results.json").exists()
-
-
-def test_files_that_differ_in_their_suffix_share_a_line(tmp_path):
-    names = ("one/results.json", "results.md", "scores.png", "scores.svg", "tatoeba/fra_one.v2.png")
-    assert results.list_files([tmp_path / name for name in names], tmp_path).splitlines() == [
-        *("  one/results.json", "  results.md", "  scores.png .svg", "  tatoeba/fra_one.v2.png")
-    ]
+    written = results.write_results(records, *results.comparison(records, [None, None]), tmp_path / "both")
+    assert sorted(written) == sorted(path for path in (tmp_path / "both").rglob("*") if path.is_file())
+    assert json.loads((tmp_path / "both/one/results.json").read_text())["tasks"]["stsb"]["main_score"] == 0.5
 
 
 def test_plots_depend_on_the_scored_tasks(tmp_path):
-    for one, shift in zip(RECORDS, (0.0, 0.1), strict=True):
-        curve = {"false_positive_rate": [0, 0.3, 1], "true_positive_rate": [0, 0.6 + shift, 1]}
+    for one in RECORDS:
+        curve = {"false_positive_rate": [0, 0.3, 1], "true_positive_rate": [0, 0.6, 1]}
         counts = {"bin_edges": [-1, 0, 1], "positive": [1, 9], "negative": [7, 3]}
         one["tasks"] |= {
             "qnli": entry(0.6, roc_curve=curve),
             "qqp_cosine": entry(0.7, histogram=counts),
             "language_bias": entry(0.5, matrix=[[0.9, 0.1], [0.4, 0.6]], languages=["en", "de"]),
         }
-    columns, lines = table.comparison(RECORDS, [ROW, None])
-    paths = draw_all(RECORDS, columns, lines, tmp_path)
+    columns, lines = results.comparison(RECORDS, [ROW, None])
+    tasks = all_tasks(tmp_path)
+    paths = draw_all(RECORDS, columns, lines, [tasks[name] for name in RECORDS[0]["tasks"]], tmp_path)
     figures = ("scores", "qnli_roc", "qqp_cosines", "language_bias_one", "language_bias_two")
     assert {path.name for path in paths} == {f"{name}.{kind}" for name in figures for kind in ("png", "svg", "pdf")}
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
     assert all(path.read_bytes().startswith(starts[path.suffix]) for path in paths)
     assert len(list(tmp_path.iterdir())) == len(paths)
-
-
-def test_a_mean_has_the_metric_of_its_members():
-    assert metrics_of(RECORDS[0]) == ["spearman_cosine"] * len(metrics_of(RECORDS[0]))
-    assert len(metrics_of(record("a", stsb=0.5))) == 2
 
 
 def test_the_published_row_with_the_most_similar_name_is_found():
@@ -167,7 +135,6 @@ def test_the_published_row_with_the_most_similar_name_is_found():
     assert nearest_row("bert-base-uncased", "cls", tasks).system == "bert-base-uncased cls"
     mirror = nearest_row("cambridgeltl/mirror-bert-base-uncased-sentence", "mean_padded", tasks)
     assert mirror.system == "mirror-bert-base-uncased"
-    assert nearest_row("bert-base-uncased", "cls", {"docs_search"}) is None
     assert nearest_row("out/xyz", "mean", tasks) is None
     assert nearest_row("bert-base-uncased", "cls", {"multisimlex_fra"}) is None  # those are CamemBERT's
     assert nearest_row("cambridgeltl/SapBERT-from-PubMedBERT-fulltext", "cls", {"bel_ncbi"}).scores["bel_ncbi"] == 0.92
@@ -190,10 +157,47 @@ def test_a_published_row_can_be_selected_or_omitted():
 
 
 def test_published_numbers_are_fractions_of_known_tasks(tmp_path):
-    from mirror.evaluation.catalogue import all_tasks
-
     known = all_tasks(tmp_path)
     assert len({row.system for row in ROWS}) == len(ROWS)
     for row in ROWS:
         assert row.scores.keys() <= known.keys(), row.system
         assert all(0 < score < 1 for score in row.scores.values()), row.system
+
+
+def test_histograms_before_and_after(tmp_path):
+    """A panel for each, and no temporary file is left."""
+    positive = np.arange(50) % 2 == 0
+    after = compare(np.where(positive, 0.8, 0.1), positive)["histogram"]
+    path = tmp_path / "plots/cosines.png"
+    plots.cosine_histograms(path, {"before": after, "after": after}, "Cosines")
+    two = imread(path)
+    plots.cosine_histograms(path, {"after": after})
+    assert imread(path).shape[0] < two.shape[0] and list(path.parent.iterdir()) == [path]
+    few = {"positive": [0, 0, 3, 0], "negative": [0, 1, 0, 0]}  # only bins with cosines are shown
+    assert plots.used_range(np.array([-1, -0.5, 0, 0.5, 1]), [few]) == (-0.5, 0.5)
+
+
+def test_the_suffix_says_the_format_and_equal_figures_are_equal_bytes(tmp_path):
+    def draw(name: str) -> list:
+        return plots.language_heat_map(tmp_path / name, [[0.9, 0.1], [0.3, 0.7]], ["de", "en"])
+
+    assert draw("one.svg") == [tmp_path / "one.svg"]
+    assert [path.name for path in draw("v1.2")] == ["v1.2.png", "v1.2.svg", "v1.2.pdf"]
+    once = {path: path.read_bytes() for path in draw("v1.2")}
+    assert once == {path: path.read_bytes() for path in draw("v1.2")}
+
+
+def test_one_panel_for_each_metric_with_the_values_on_the_bars(tmp_path):
+    table = [
+        Line("one", [0.5, -0.1234, 0.75]),
+        Line("published: x", [None, 0.25, None], "published"),
+        Line("difference", [None, 1.0, None], "difference"),
+        Line("two", [0.625, 0.3125, 0.875]),
+    ]
+    (path,) = score_bars(tmp_path / "scores.svg", ["stsb", "qnli", "sickr"], table, ["rho", "auc", "rho"])
+    text = path.read_text()
+    drawn = re.findall(r"<!-- (.*?) -->", text)  # matplotlib writes the text beside its glyphs
+    for word in ("rho", "auc", "stsb", "0.500", "0.625", "0.250", "0.312", "0.875", "published: x", "two"):
+        assert drawn.count(word) == 1, word
+    assert [word for word in drawn if "123" in word] and "difference" not in drawn
+    assert drawn.index("stsb") < drawn.index("sickr") < drawn.index("auc")  # a metric's tasks are together

@@ -6,12 +6,10 @@ from threadpoolctl import threadpool_info
 
 from mirror.common.errors import InputError
 from mirror.evaluation import transfer
+from mirror.evaluation.catalogue import all_groups, all_tasks
 from mirror.evaluation.run import PreparedTask
-from tests.evaluation.folder import write_tsv
-
-
-def task_of(folder, name, **options):
-    return {task.name: task for task in transfer.tasks(folder, **options)}[f"transfer_{name}"]
+from mirror.evaluation.task import Options
+from tests.evaluation.folder import task_named, write_tsv
 
 
 def encode(texts):
@@ -20,23 +18,9 @@ def encode(texts):
     return (np.eye(6)[[int(text.split()[0]) for text in texts]] * 15 + noise).astype(np.float32)
 
 
-def blobs(count=200, gap=4.0):
-    """Return features and labels of two classes whose means differ by `gap` on the first of four axes."""
-    generator = np.random.default_rng(0)
-    labels = np.array(["0", "1"] * (count // 2))
-    features = generator.normal(size=(count, 4))
-    features[:, 0] += gap * (labels == "1")
-    return features, labels
-
-
-def test_soft_targets_have_the_score_as_their_mean():
-    targets = transfer.soft_targets(np.array([3.2, 1.0, 5.0, 4.5]))
-    expected = [[0, 0, 0.8, 0.2, 0], [1, 0, 0, 0, 0], [0, 0, 0, 0, 1], [0, 0, 0, 0.5, 0.5]]
-    np.testing.assert_allclose(targets, expected, atol=1e-9)
-
-
 def test_weighted_rows_are_the_cross_entropy_to_soft_targets():
     """At the optimum of the fit the mean prediction equals the mean target for each class."""
+    np.testing.assert_allclose(transfer.soft_targets(np.array([3.2, 5.0])), [[0, 0, 0.8, 0.2, 0], [0, 0, 0, 0, 1]])
     features, scores = np.zeros((3, 2)), np.array([1.5, 1.5, 2.25])
     model = transfer.fit_relatedness(features, scores, c=1.0)
     mean_target = transfer.soft_targets(scores).mean(axis=0)[:3]  # .333 .583 .083
@@ -44,15 +28,9 @@ def test_weighted_rows_are_the_cross_entropy_to_soft_targets():
     np.testing.assert_allclose(transfer.expected_score(model, features), scores.mean(), atol=1e-3)
 
 
-def test_relatedness_follows_a_linear_score():
-    features = np.linspace(-1, 1, 300)[:, None] * np.array([[3.0, 1.0]])
-    scores = 3 + 2 * np.linspace(-1, 1, 300)
-    predicted = transfer.expected_score(transfer.fit_relatedness(features, scores, c=10.0), features)
-    assert np.corrcoef(predicted, scores)[0, 1] > 0.98
-
-
 def test_nested_folds_learn_separable_classes_but_not_shuffled_labels():
-    features, labels = blobs()
+    labels = np.array(["0", "1"] * 100)
+    features = np.random.default_rng(0).normal(size=(200, 4)) + np.outer(labels == "1", [4.0, 0, 0, 0])
     assert transfer.nested_accuracies(features, labels).shape == (10,)
     assert transfer.nested_accuracies(features, labels).mean() > 0.94
     shuffled = np.random.default_rng(1).permutation(labels)
@@ -69,24 +47,11 @@ def test_probes_are_fitted_with_one_thread_of_blas():
     assert Estimator().fit() == before
 
 
-def test_c_is_selected_on_dev_and_not_on_test():
-    (features, labels), (other, other_labels) = blobs(), blobs(60, gap=-4.0)
-    train, dev = (features[:140], labels[:140]), (features[140:], labels[140:])
-    same = transfer.dev_chosen([train, dev, dev])
-    inverted = transfer.dev_chosen([train, dev, (other, other_labels)])
-    assert same["main_score"] > 0.9
-    assert inverted["main_score"] == pytest.approx(0.5, abs=0.1)  # both classes are on the side of class 0
-    assert same["chosen_c"] == inverted["chosen_c"]
-
-
-def test_one_factor_for_all_values():
+def test_features_have_one_factor_for_all_values_and_of_pairs_are_distance_and_product():
     vectors = np.array([[3.0, 4.0], [0.0, 0.0]])
     np.testing.assert_allclose(transfer.scaled(vectors), vectors / 2.5)
     np.testing.assert_allclose(transfer.scaled(vectors * 1000), transfer.scaled(vectors))
     assert np.isfinite(transfer.scaled(np.zeros((2, 2)))).all()
-
-
-def test_pair_features_are_distance_and_product():
     columns = {"sentence1": ["0", "1"], "sentence2": ["0", "2"]}
     features = transfer.pair_features(lambda texts: np.eye(3)[[int(text) for text in texts]], columns)
     scale = 3.0  # the mean square of one-hot vectors of three dimensions is 1/3
@@ -94,27 +59,15 @@ def test_pair_features_are_distance_and_product():
     np.testing.assert_allclose(features, expected)
 
 
-def test_cross_validated_set_with_two_accepted_sizes(tmp_path):
-    rows = [("all", f"{n % 2} text {n}", n % 2) for n in range(3775)]
-    write_tsv(tmp_path / "senteval/cr.tsv", ("split", "text", "label"), rows)
-    task = task_of(tmp_path, "cr")
-    task.check(tmp_path)
-    fields = task.score(encode, tmp_path)
-    assert fields["main_score"] == 1
-    assert fields["num_examples"] == 3775
-    assert task.files[0].rows == (3771, 3775)
-
-
 def test_train_test_set_in_another_language(tmp_path):
     """The user's folder may have fewer rows. A fifth of the test labels contradict the text."""
     rows = [("train", f"{n % 6} frage", f"class {n % 6}") for n in range(120)]
     rows += [("test", f"{n % 6} frage", f"class {n % 6 if n % 5 else (n + 1) % 6}") for n in range(60)]
     write_tsv(tmp_path / "mine/trec.tsv", ("split", "text", "label"), rows)
-    task = task_of(tmp_path / "elsewhere", "trec", senteval_dir=tmp_path / "mine")
+    task = task_named("transfer_trec", tmp_path / "elsewhere", senteval_dir=tmp_path / "mine")
     task.check(tmp_path)
     fields = task.score(encode, tmp_path)
-    assert fields["main_score"] == pytest.approx(0.8)
-    assert fields["num_examples"] == 60
+    assert (fields["main_score"], fields["num_examples"]) == (pytest.approx(0.8), 60)
 
 
 def test_mrpc_reports_f1(tmp_path):
@@ -123,16 +76,20 @@ def test_mrpc_reports_f1(tmp_path):
     rows = [("train", *pair) for pair in pairs[:160]]
     rows += [("test", a, b, 1 if n % 4 == 1 else label) for n, (a, b, label) in enumerate(pairs[160:])]
     write_tsv(tmp_path / "mine/mrpc.tsv", ("split", "sentence1", "sentence2", "label"), rows)
-    fields = task_of(tmp_path, "mrpc", senteval_dir=tmp_path / "mine").score(encode, tmp_path)
+    fields = task_named("transfer_mrpc", tmp_path, senteval_dir=tmp_path / "mine").score(encode, tmp_path)
     assert fields["main_score"] == pytest.approx(0.75)
     assert fields["f1"] == pytest.approx(2 * 20 / (20 + 30))  # precision 1, recall 20 of 30
 
 
-def test_dev_chosen_set(tmp_path):
+def test_c_is_selected_on_dev_and_not_on_test(tmp_path):
     rows = [(split, f"{n % 2} text", n % 2) for split in ("train", "dev", "test") for n in range(30)]
     write_tsv(tmp_path / "mine/sst2.tsv", ("split", "text", "label"), rows)
-    task = task_of(tmp_path, "sst2", senteval_dir=tmp_path / "mine")
-    assert task.score(encode, tmp_path)["main_score"] == 1
+    task = task_named("transfer_sst2", tmp_path, senteval_dir=tmp_path / "mine")
+    fields = task.score(encode, tmp_path)
+    assert fields["main_score"] == 1
+    inverted = rows[:60] + [(*row[:2], 1 - row[2]) for row in rows[60:]]
+    write_tsv(tmp_path / "mine/sst2.tsv", ("split", "text", "label"), inverted)
+    assert task.score(encode, tmp_path) == fields | {"main_score": 0}  # the same C
     write_tsv(tmp_path / "mine/sst2.tsv", ("split", "text", "label"), rows[:30])
     with pytest.raises(InputError, match=r"sst2\.tsv: no row has split 'dev'; it has train"):
         task.score(encode, tmp_path)
@@ -141,29 +98,64 @@ def test_dev_chosen_set(tmp_path):
 def test_both_sick_tasks(tmp_path):
     """Equal texts entail each other and score 5, others contradict and score 1."""
     header = ("subset", "sentence1", "sentence2", "score", "entailment")
+    labels = ((5.0, "ENTAILMENT"), (1.0, "CONTRADICTION"))
     for part, count in (("train", 4500), ("trial", 500), ("test", 4927)):
-        rows = [
-            (part, f"{n % 6}", f"{(n + n % 2) % 6}", (5.0, 1.0)[n % 2], ("ENTAILMENT", "CONTRADICTION")[n % 2])
-            for n in range(count)
-        ]
+        rows = [(part, f"{n % 6}", f"{(n + n % 2) % 6}", *labels[n % 2]) for n in range(count)]
         write_tsv(tmp_path / f"sts/sickr_{part}.tsv", header, rows)
-    entailment, relatedness = (task_of(tmp_path, name).score(encode, tmp_path) for name in ("sicke", "sickr"))
-    assert entailment["main_score"] == 1
-    assert relatedness["main_score"] > 0.99
-    assert relatedness["num_examples"] == 4927
+    assert task_named("transfer_sicke", tmp_path).score(encode, tmp_path)["main_score"] == 1
+    relatedness = task_named("transfer_sickr", tmp_path).score(encode, tmp_path)
+    assert relatedness["main_score"] > 0.99 and relatedness["num_examples"] == 4927
 
 
-def test_too_few_rows_of_a_class(tmp_path):
-    rows = [("train", f"{n % 2} x", int(n < 4)) for n in range(40)] + [("test", "0 x", 0)]
-    write_tsv(tmp_path / "mine/trec.tsv", ("split", "text", "label"), rows)
-    with pytest.raises(InputError, match="needs 10 rows"):
-        task_of(tmp_path, "trec", senteval_dir=tmp_path / "mine").score(encode, tmp_path)
-
-
-def test_a_training_part_of_one_class_is_one_line(tmp_path):
-    rows = [(split, f"{number} x", "1") for split in ("train", "dev", "test") for number in range(6)]
-    write_tsv(tmp_path / "own/sst2.tsv", ("split", "text", "label"), rows)
-    task = PreparedTask(task_of(tmp_path, "sst2", senteval_dir=tmp_path / "own"), tmp_path)
-    with pytest.raises(InputError, match=r"^task transfer_sst2: .*at least 2 classes") as refused:
+@pytest.mark.parametrize(
+    ("name", "rows", "message"),
+    [
+        ("trec", [("train", f"{n % 2} x", int(n < 4)) for n in range(40)] + [("test", "0 x", 0)], "needs 10 rows"),
+        ("sst2", [(s, "0 x", "1") for s in ("train", "dev", "test")] * 6, "^task transfer_sst2: .*at least 2 classes"),
+    ],
+)
+def test_too_few_rows_of_a_class_are_one_line(tmp_path, name, rows, message):
+    write_tsv(tmp_path / f"mine/{name}.tsv", ("split", "text", "label"), rows)
+    task = PreparedTask(task_named(f"transfer_{name}", tmp_path, senteval_dir=str(tmp_path / "mine")), tmp_path)
+    with pytest.raises(InputError, match=message) as refused:
         task.score(encode)
     assert "\n" not in str(refused.value)
+
+
+def write_language(folder, rows: int = 60) -> None:
+    """SentEval's files, small: the label is in the text."""
+    labels, pairs = ("split", "text", "label"), ("split", "sentence1", "sentence2", "label")
+    splits = dict.fromkeys(("mr", "cr", "subj", "mpqa"), ("all",)) | {"sst2": ("train", "dev", "test")}
+    for name, parts in (splits | {"trec": ("train", "test")}).items():
+        lines = [(split, f"{n % 2} {n}", n % 2) for split in parts for n in range(rows)]
+        write_tsv(folder / f"{name}.tsv", labels, lines)
+    lines = [(split, f"1 {n}", f"{n % 2} {n}", n % 2) for split in ("train", "test") for n in range(rows)]
+    write_tsv(folder / "mrpc.tsv", pairs, lines)
+    graded = (("NEUTRAL", 1), ("ENTAILMENT", 5))
+    lines = [(f"1 {n}", f"{n % 2} {n}", *graded[n % 2]) for n in range(rows)]
+    for part in ("train", "trial", "test"):
+        write_tsv(folder / f"sickr_{part}.tsv", ("sentence1", "sentence2", "entailment", "score"), lines)
+
+
+def test_the_score_of_a_language_is_the_mean_of_its_nine_tasks(tmp_path):
+    """The label is along x, and a little of the number."""
+
+    def encode(texts):
+        rows = [(1 + float(text.split()[0]), int(text.split()[1]) / 1e4) for text in texts]
+        return np.array(rows, dtype=np.float32)
+
+    write_language(tmp_path / "xeval" / "de")
+    task = task_named("xeval_de", tmp_path)
+    task.check(tmp_path)
+    result = task.score(encode, tmp_path)
+    in_german = all_tasks(tmp_path, Options(senteval_dir=str(tmp_path / "xeval" / "de")))
+    single = {name: one.score(encode, tmp_path) for name, one in in_german.items() if "transfer" in one.groups}
+    assert result["scores"] == {name.removeprefix("transfer_"): one["main_score"] for name, one in single.items()}
+    assert len(single) == 9 and result["main_score"] == pytest.approx(np.mean(list(result["scores"].values())))
+
+
+def test_there_are_the_papers_fifteen_languages_and_english_is_senteval(tmp_path):
+    tasks, languages = all_tasks(tmp_path), "ar bg de el en es fr hi ru sw th tr ur vi zh".split()
+    assert all_groups(tasks)["xeval"] == [f"xeval_{code}" for code in languages]
+    of_senteval = {file.path for task in tasks.values() if "transfer" in task.groups for file in task.files}
+    assert {file.path for file in tasks["xeval_en"].files} == of_senteval

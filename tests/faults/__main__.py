@@ -1,4 +1,4 @@
-"""`python -m tests.faults`"""
+"""Runs `python -m tests.faults`."""
 
 from tests.faults import main
 

@@ -1,6 +1,6 @@
-"""Every collective of one of two processes kills it, or finds the connections lost: the other one ends, and the run goes on later.
+"""Kills one of two processes at every collective, or cuts its connections: the other one ends, and the run can be resumed.
 
-Counted are the collectives of one step, of the save of a checkpoint and of the final save, those of DDP included.
+The collectives of one step, of the save of a checkpoint and of the final save count, those of DDP included.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import socket
 import sys
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tests.faults.forked import Ended
+from tests.faults.harness import Ended
 from tests.faults.runs import Runs, before
 
 
@@ -26,7 +27,7 @@ RANKS = (0, 1)
 
 
 class CountCollectives(TorchDispatchMode):
-    """Counts this process's collectives, in a file, and does `act` before the n-th."""
+    """Counts this process's collectives in a file, and calls `act` before the n-th."""
 
     def __init__(self, count_file: Path, number: int, act: Callable[[], None]):
         super().__init__()
@@ -57,47 +58,25 @@ def lose_connections() -> None:
             pass
 
 
-def in_step(mode: CountCollectives) -> None:
-    """From the beginning of step 3 to that of step 4."""
-    from mirror.training.trainer import MirrorTrainer
+def count_in(place: str, mode: CountCollectives) -> None:
+    """Count in step 3, in the save of the last checkpoint, or in the end of a run."""
+    from mirror import MirrorTrainer
 
-    before(MirrorTrainer, "training_step", 2, mode.__enter__)
-    before(MirrorTrainer, "training_step", 3, lambda: mode.__exit__(None, None, None))
+    if place == "step":
+        before(MirrorTrainer, "training_step", 2, mode.__enter__)
+        before(MirrorTrainer, "training_step", 3, lambda: mode.__exit__(None, None, None))
+        return
+    name = "_save_checkpoint" if place == "checkpoint" else "finish"
+    original = getattr(MirrorTrainer, name)
 
-
-def in_save(mode: CountCollectives) -> None:
-    """The save of the last checkpoint."""
-    from mirror.training.resumable import ResumableTrainer
-
-    within(ResumableTrainer, "_save_checkpoint", STEPS, mode)
-
-
-def in_final_save(mode: CountCollectives) -> None:
-    from mirror.tools import finish_run
-
-    original = finish_run.finish_run
-
-    def disturbed(*args, **kwargs):
-        with mode:
-            original(*args, **kwargs)
-
-    finish_run.finish_run = disturbed
-
-
-def within(owner: type, method: str, step: int, mode: CountCollectives) -> None:
-    """Count in a method of a trainer, at one step."""
-    original = getattr(owner, method)
-
-    def disturbed(trainer, *args, **kwargs):
-        if trainer.state.global_step != step:
-            return original(trainer, *args, **kwargs)
-        with mode:
+    def counted(trainer, *args, **kwargs):
+        with mode if trainer.state.global_step == STEPS else nullcontext():
             return original(trainer, *args, **kwargs)
 
-    setattr(owner, method, disturbed)
+    setattr(MirrorTrainer, name, counted)
 
 
-PLACES = {"step": (in_step, 2), "checkpoint": (in_save, 2), "final save": (in_final_save, STEPS)}
+PLACES = {"step": 2, "checkpoint": 2, "final save": STEPS}  # and the step of the newest checkpoint after a fault in it
 FAULTS = {"kill": die, "connections lost": lose_connections}
 
 
@@ -109,11 +88,11 @@ class Collectives:
         self.whole = self.runs.undisturbed(SITUATION)
 
     def run(self, place: str, number: int = 0, victim: int = 0, fault: str = "kill") -> list[Ended]:
-        """Run the command from its start; the `number`-th collective of one process is disturbed."""
-        prepare, _ = PLACES[place]
+        """Run the command from its start, with the `number`-th collective of one process disturbed."""
 
         def disturb(rank: int) -> None:
-            prepare(CountCollectives(self.count_file(rank), number if rank == victim else 0, FAULTS[fault]))
+            mode = CountCollectives(self.count_file(rank), number if rank == victim else 0, FAULTS[fault])
+            count_in(place, mode)
 
         self.runs.clear()
         return self.runs.train(SITUATION, disturb=disturb)
@@ -122,7 +101,7 @@ class Collectives:
         return self.work / f"collectives{rank}.txt"
 
     def count(self, place: str) -> int:
-        """Collectives of each process."""
+        """Return the number of collectives of each process."""
         ended = self.run(place)
         assert {end.status for end in ended} == {0}, ended
         first, second = (int(self.count_file(rank).read_text()) for rank in RANKS)
@@ -130,19 +109,19 @@ class Collectives:
         return first
 
     def wrong(self, place: str, number: int, victim: int, fault: str) -> str | None:
-        """Disturb a run and resume it; returns what is wrong."""
+        """Disturb a run and resume it. Return what is wrong."""
         ended = self.run(place, number, victim, fault)
         statuses = [end.status for end in ended]
         expected = {"kill": -9, "connections lost": 1}[fault]
         if statuses[victim] != expected or statuses[1 - victim] != 1:
-            return f"ended with {statuses}: {[end.said[-3000:] for end in ended]}"
-        if any(len(end.lines) != 1 or "Traceback" in end.said for end in ended if end.status == 1):
-            return f"not one line: {[end.said[-3000:] for end in ended]}"
-        return self.runs.wrong_afterwards(SITUATION, PLACES[place][1], self.whole)
+            return f"ended with {statuses}: {[end.messages[-3000:] for end in ended]}"
+        if any(len(end.errors) != 1 or "Traceback" in end.messages for end in ended if end.status == 1):
+            return f"not one line: {[end.messages[-3000:] for end in ended]}"
+        return self.runs.wrong_afterwards(SITUATION, PLACES[place], self.whole)
 
 
 def run_all(work: Path, every: int = 1) -> tuple[str, int]:
-    """Every `every`-th fault; returns the table and how many are wrong."""
+    """Make every `every`-th fault. Return the table and how many outcomes are wrong."""
     collectives, outcomes = Collectives(work), Counter()
     counts = {place: collectives.count(place) for place in PLACES}
     faults = (

@@ -1,6 +1,6 @@
-"""Training ended in every situation, then resumed: the weights are those of an undisturbed run, to the last bit.
+"""Ends training in every situation and resumes it: the weights are those of an undisturbed run, to the last bit.
 
-{rows in memory, streamed} x {no workers, two, two that persist} x {one, two processes} x {in the middle of an epoch, at its end,
+{rows in memory, streamed} x {no workers, two} x {one, two processes} x {in the middle of an epoch, at its end,
 at the last step} x {SIGKILL in the middle of the save, SIGTERM during the step, a disk that is full from the save on}.
 """
 
@@ -14,38 +14,33 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
-from tests.faults.forked import Ended, run_forked
-from tests.faults.shim import Shim
+from tests.faults.harness import Ended, Shim, import_everything, run_forked
 
 
 ROWS = {"memory": (), "streaming": ("--streaming",)}
-TWO = ("--dataloader_num_workers", "2")
-WORKERS = {"0": (), "2": TWO, "2, persistent": (*TWO, "--dataloader_persistent_workers", "true")}
+WORKERS = {"0": (), "2": ("--dataloader_num_workers", "2")}
 PROCESSES = (1, 2)
 STEPS, EPOCH, SAVE = 14, 6, 3  # steps of the run, of an epoch, between two checkpoints
 PLACES = {"mid-epoch": 9, "boundary": 6, "final": STEPS}
 FAULTS = ("kill", "SIGTERM", "full disk")
 MIDDLE = 25  # a call in the middle of a save
-IMPORTED = ("run_mirror", "mirror.training.trainer", "mirror.tools.finish_run", "mirror.evaluation.run")
-IMPORTED += ("sentence_transformers", "transformers.models.bert.modeling_bert")
 Situation = tuple[str, str, int]
 
 
 class Runs:
-    """A small training, as `run_mirror.py` runs it.
+    """A small run of `run_mirror.py`.
 
     Args:
-        steps: of the run.
+        steps: length of the run.
         save: steps between two checkpoints.
     """
 
     def __init__(self, work: Path, steps: int = STEPS, save: int = SAVE):
         self.work, self.out, self.shim, self.steps, self.save = work, work / "out", Shim(), steps, save
         run_forked(self.make_inputs, work)
-        warm_up()
+        import_everything()
 
     def make_inputs(self, rank: int = 0) -> None:
         from tests.conftest import make_sentences, make_tokenizer, save_tiny_bert
@@ -57,17 +52,10 @@ class Runs:
         """Run the command of a situation to its end."""
         rows, workers, processes = situation
         command = ["--model_name_or_path", self.work / "model", "--train_file", self.work / "texts.txt"]
-        command += [
-            "--output_dir",
-            self.out,
-            "--per_device_train_batch_size",
-            20 // processes,
-            "--max_steps",
-            self.steps,
-        ]
-        command += ["--save_strategy", "steps", "--save_steps", self.save, "--save_total_limit", 2, "--bf16", "false"]
-        command += ["--pooling", "mean", "--max_seq_length", 24, "--learning_rate", 1e-3, "--disable_tqdm", "true"]
-        command += ["--gather_negatives", *ROWS[rows], *WORKERS[workers], *flags]
+        command += ["--output_dir", self.out, "--per_device_train_batch_size", 20 // processes, "--bf16", "false"]
+        command += ["--max_steps", self.steps, "--save_steps", self.save, "--save_strategy", "steps"]
+        command += ["--save_total_limit", 2, "--pooling", "mean", "--max_seq_length", 24, "--learning_rate", 1e-3]
+        command += ["--disable_tqdm", "true", "--gather_negatives", *ROWS[rows], *WORKERS[workers], *flags]
 
         def act(rank: int) -> None:
             import run_mirror
@@ -83,7 +71,7 @@ class Runs:
         shutil.rmtree(self.out, ignore_errors=True)
 
     def undisturbed(self, situation: Situation) -> Path:
-        """The folder of a run that nothing disturbed."""
+        """Return the folder of a run that nothing disturbed."""
         self.clear()
         ended = self.train(situation)
         assert {end.status for end in ended} == {0}, ended
@@ -92,52 +80,45 @@ class Runs:
         return self.out.rename(whole)
 
     def disturbed(self, situation: Situation, place: str, fault: str, whole: Path) -> str | None:
-        """Disturb a run and resume it; returns what is wrong."""
+        """Disturb a run and resume it. Return what is wrong."""
         step = PLACES[place]
         self.clear()
         ended = self.train(situation, disturb=lambda rank: self.prepare(fault, step, rank, situation[2]))
         self.shim.disarm()
         if not ended_as_it_should(fault, ended):
-            return f"ended with {[(end.status, end.lines) for end in ended]}\n{ended[0].said[-3000:]}"
+            return f"ended with {[(end.status, end.errors) for end in ended]}\n{ended[0].messages[-3000:]}"
         expected = step if fault == "SIGTERM" else (step - 1) // self.save * self.save
         return self.wrong_afterwards(situation, expected, whole)
 
     def wrong_afterwards(self, situation: Situation, step: int, whole: Path) -> str | None:
-        """What is wrong if the newest complete checkpoint must be that of `step`, and the resumed run end like `whole`."""
-        from mirror.training.manifest import last_complete_checkpoint
+        """Return what is wrong: the newest complete checkpoint must be that of `step`, and the resumed run end like `whole`."""
+        from mirror.training.resumable import last_complete_checkpoint
 
         last = last_complete_checkpoint(self.out)
         if last is None or Path(last).name != f"checkpoint-{step}":
             return f"the newest complete checkpoint is {last}, not {step}"
         ended = self.train(situation, "--resume_from_checkpoint", "true")
         if {end.status for end in ended} != {0}:
-            return f"cannot be resumed: {[(end.status, end.lines) for end in ended]}\n{ended[0].said[-3000:]}"
+            return f"cannot be resumed: {[(end.status, end.errors) for end in ended]}\n{ended[0].messages[-3000:]}"
         for name in ("model.safetensors", f"checkpoint-{self.steps}/model.safetensors"):
             if not filecmp.cmp(self.out / name, whole / name, shallow=False):
                 return f"{name} differs"
         return None
 
     def prepare(self, fault: str, step: int, rank: int, processes: int) -> None:
-        """Let the fault happen in this process, at a step."""
-        from mirror.training.resumable import ResumableTrainer
-        from mirror.training.trainer import MirrorTrainer
+        """Make the fault happen in this process, at a step."""
+        from mirror import MirrorTrainer
 
         if fault == "SIGTERM" and rank == processes - 1:
             before(MirrorTrainer, "training_step", step - 1, lambda: os.kill(os.getpid(), signal.SIGTERM))
         if fault == "kill" and rank == 0:
-            before(ResumableTrainer, "_save_checkpoint", step, lambda: self.shim.arm(self.out, MIDDLE, "kill"))
+            before(MirrorTrainer, "_save_checkpoint", step, lambda: self.shim.arm(self.out, MIDDLE, "kill"))
         if fault == "full disk" and rank == 0:
-            before(ResumableTrainer, "_save_checkpoint", step, lambda: self.shim.arm(self.out, MIDDLE, "full"))
-
-
-def warm_up() -> None:
-    """Import what the runs need."""
-    for name in IMPORTED:
-        import_module(name)
+            before(MirrorTrainer, "_save_checkpoint", step, lambda: self.shim.arm(self.out, MIDDLE, "full"))
 
 
 def before(owner: type, method: str, step: int, act: Callable[[], None]) -> None:
-    """Let a method of a trainer do `act` first, at one step."""
+    """Make a method of a trainer call `act` first, at one step."""
     original = getattr(owner, method)
 
     def disturbed(trainer, *args, **kwargs):
@@ -149,16 +130,16 @@ def before(owner: type, method: str, step: int, act: Callable[[], None]) -> None
 
 
 def ended_as_it_should(fault: str, ended: list[Ended]) -> bool:
-    """Killed, with the signal's status, or with one line; the other process with one line too."""
+    """Return whether each process was killed, or ended with the signal's status or with one line."""
     statuses = sorted(end.status or 0 for end in ended)
     if fault == "SIGTERM":
         return set(statuses) == {128 + signal.SIGTERM}
     expected = [[-9], [-9, 1]] if fault == "kill" else [[2], [1, 2], [2, 2]]
-    return statuses in expected and all(len(end.lines) == 1 for end in ended if end.status != -9)
+    return statuses in expected and all(len(end.errors) == 1 for end in ended if end.status != -9)
 
 
 def run_all(work: Path, every: int = 1) -> tuple[str, int]:
-    """Every `every`-th cell of the table; returns the table and how many cells are wrong."""
+    """Make every `every`-th fault. Return the table and how many outcomes are wrong."""
     runs = Runs(work)
     outcomes: dict[Situation, Counter] = {}
     cells = itertools.count(1)
@@ -173,12 +154,8 @@ def run_all(work: Path, every: int = 1) -> tuple[str, int]:
             counts["wrong" if wrong else fault] += 1
             if wrong:
                 sys.stdout.write(f"{', '.join(map(str, situation))}, {place}, {fault}: {wrong}\n")
-    return table(outcomes), sum(counts["wrong"] for counts in outcomes.values())
-
-
-def table(outcomes: dict[Situation, Counter]) -> str:
     lines = [f"| rows | workers | processes | {' | '.join(FAULTS)} | wrong |", "| --- " * 2 + "| ---: " * 5 + "|"]
     for situation, counts in outcomes.items():
-        numbers = [str(counts[key]) for key in (*FAULTS, "wrong")]
-        lines.append(f"| {' | '.join(map(str, situation))} | {' | '.join(numbers)} |")
-    return "\n".join(lines)
+        cells = [*situation, *(counts[key] for key in (*FAULTS, "wrong"))]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines), sum(counts["wrong"] for counts in outcomes.values())

@@ -1,8 +1,9 @@
-"""Encoders that others trained: their modules, length and prompts are used, trained through, and saved again."""
+"""Base models that are sentence-transformers checkpoints: their modules, length and prompts are used and saved again."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +14,12 @@ from sentence_transformers.models import Dense, Dropout, LayerNorm, Normalize, P
 from transformers import AutoModel, AutoTokenizer
 
 from mirror.common.errors import InputError
-from mirror.modeling.checkpoint import verify_encoder
 from mirror.modeling.embedding_cache import fingerprint
 from mirror.modeling.encoder import Encoder
+from mirror.modeling.save_checkpoint import verify_encoder
 from mirror.training.base_encoder import keep_modules
 from mirror.training.config import MirrorConfig
-from mirror.training.preflight import preflight
+from mirror.training.run_setup import preflight
 from mirror.training.trainer import MirrorTrainer
 
 
@@ -27,7 +28,7 @@ PROMPTS = {"query": "find the ", "passage": "the book "}
 
 
 def make_base(folder: Path, bert_folder: str, default_prompt_name: str | None = None) -> str:
-    """A sentence-transformers checkpoint with a dense layer, unit length, 40 tokens and prompts."""
+    """Save a sentence-transformers checkpoint with a dense layer, unit length, 40 tokens and prompts."""
     torch.manual_seed(1)
     transformer = Transformer(bert_folder, max_seq_length=40)
     modules = [transformer, Pooling(32, "mean"), Dense(32, 8, activation_function=torch.nn.Tanh()), Normalize()]
@@ -35,6 +36,16 @@ def make_base(folder: Path, bert_folder: str, default_prompt_name: str | None = 
         str(folder)
     )
     return str(folder)
+
+
+def make_trainer(base: str, out: Path, sentences, **flags) -> MirrorTrainer:
+    defaults = {"per_device_train_batch_size": 40, "max_steps": 1, "bf16": False, "disable_tqdm": True}
+    return MirrorTrainer(base, MirrorConfig(output_dir=str(out), **defaults | flags), sentences)
+
+
+def is_saved_as_in_memory(trainer: MirrorTrainer, out: Path, texts: list[str] = TEXTS) -> None:
+    trainer.save_model()
+    assert min(verify_encoder(out, trainer.encoder(training=False), texts).values()) > 0.9999
 
 
 def set_in(path: Path, **values) -> None:
@@ -69,11 +80,9 @@ def test_the_truncation_of_the_base_is_kept(bert_folder, sentences, tmp_path):
     np.testing.assert_allclose(ours.encode(TEXTS), theirs.encode(TEXTS), atol=1e-5)
     whole = Encoder(ours.model, ours.tokenizer, "mean", 40, [*ours.head])
     assert fingerprint(ours) != fingerprint(whole)
-    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=1, bf16=False)
-    trainer = MirrorTrainer(folder, config, sentences)
+    trainer = make_trainer(folder, tmp_path / "out", sentences)
     trainer.train()
-    trainer.save_model()
-    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+    is_saved_as_in_memory(trainer, tmp_path / "out")
     assert Encoder.from_pretrained(str(tmp_path / "out")).dimension == 3
 
 
@@ -86,23 +95,17 @@ def test_an_unknown_prompt_is_named(base):
 @pytest.mark.parametrize("packing", ["on", "off"])
 def test_training_goes_through_the_modules_and_saves_them(bert_folder, sentences, tmp_path, packing, default):
     folder = make_base(tmp_path / "base", bert_folder, default)
-    config = MirrorConfig(
-        output_dir=str(tmp_path / "out"), max_seq_length=24, per_device_train_batch_size=40, learning_rate=1e-3, bf16=False,
-        disable_tqdm=True, packing=packing,
-    )  # fmt: skip
-    trainer = MirrorTrainer(folder, config, sentences)
-    assert trainer.args.pooling == "mean" and [type(module).__name__ for module in trainer.base.head] == [
-        "Dense",
-        "Normalize",
-    ]
+    flags = {"max_seq_length": 24, "learning_rate": 1e-3, "max_steps": 6, "packing": packing}
+    trainer = make_trainer(folder, tmp_path / "out", sentences, **flags)
+    assert trainer.args.pooling == "mean"
+    assert [type(module).__name__ for module in trainer.base.head] == ["Dense", "Normalize"]
     before = trainer.encoder(training=False).encode(TEXTS)
     np.testing.assert_allclose(before, SentenceTransformer(folder, device="cpu").encode(TEXTS), atol=1e-5)
     trainer.train()
-    trainer.save_model()
+    is_saved_as_in_memory(trainer, tmp_path / "out")
     after = trainer.encoder(training=False)
     assert np.abs(after.encode(TEXTS) - before).max() > 1e-3
     np.testing.assert_allclose(np.linalg.norm(after.encode(TEXTS), axis=1), 1, atol=1e-5)
-    assert min(verify_encoder(tmp_path / "out", after, TEXTS).values()) > 0.9999
     saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert [type(module).__name__ for module in saved] == ["Transformer", "Pooling", "Dense", "Normalize"]
     assert saved.max_seq_length == 40 and saved.prompts["passage"] == PROMPTS["passage"]
@@ -114,8 +117,7 @@ def test_training_goes_through_the_modules_and_saves_them(bert_folder, sentences
 
 def test_the_prompt_is_before_both_views_and_has_no_noise(bert_folder, sentences, tmp_path, tokenizer):
     folder = make_base(tmp_path / "base", bert_folder, "query")
-    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, span_mask_min_chars=5)
-    trainer = MirrorTrainer(folder, config, sentences)
+    trainer = make_trainer(folder, tmp_path / "out", sentences, span_mask_min_chars=5)
     find, the = tokenizer.convert_tokens_to_ids(["find", "the"])
     for row in (trainer.train_dataset[index] for index in range(20)):
         assert row["first_ids"][1:3] == row["second_ids"][1:3] == [find, the]
@@ -134,13 +136,11 @@ def test_another_prompt_is_trained_with_and_becomes_the_default(
     bert_folder, sentences, tmp_path, tokenizer, flags, words, default, stored
 ):
     folder = make_base(tmp_path / "base", bert_folder, "query")
-    common = {"per_device_train_batch_size": 40, "span_mask_min_chars": 5, "disable_tqdm": True}
-    trainer = MirrorTrainer(folder, MirrorConfig(output_dir=str(tmp_path / "out"), **common, **flags), sentences)
+    trainer = make_trainer(folder, tmp_path / "out", sentences, span_mask_min_chars=5, **flags)
     ids = tokenizer(" ".join(words) + " " + sentences[0], add_special_tokens=False)["input_ids"]
     row = trainer.train_dataset[trainer.corpus.rows["text"].index(sentences[0])]
     assert row["first_ids"][1 : len(ids) + 1] == ids
-    trainer.save_model()
-    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+    is_saved_as_in_memory(trainer, tmp_path / "out")
     saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert saved.default_prompt_name == default
     assert {name: text for name, text in saved.prompts.items() if text} == stored
@@ -148,51 +148,32 @@ def test_another_prompt_is_trained_with_and_becomes_the_default(
 
 def test_a_base_that_pools_without_its_prompt_is_trained_without_one(bert_folder, sentences, tmp_path):
     folder = make_base(tmp_path / "base", bert_folder, "query")
-    pooling = tmp_path / "base" / "1_Pooling" / "config.json"
-    pooling.write_text(json.dumps(json.loads(pooling.read_text()) | {"include_prompt": False}))
-    settings = {"output_dir": str(tmp_path / "out"), "per_device_train_batch_size": 40}
+    set_in(tmp_path / "base" / "1_Pooling" / "config.json", include_prompt=False)
     with pytest.raises(
         InputError, match="leaves the prompt out of its pooling, which is not supported; use --prompt ''"
     ):
-        MirrorTrainer(folder, MirrorConfig(**settings), sentences)
-    trainer = MirrorTrainer(folder, MirrorConfig(**settings, prompt=""), sentences)
-    trainer.save_model()
-    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+        make_trainer(folder, tmp_path / "out", sentences)
+    trainer = make_trainer(folder, tmp_path / "out", sentences, prompt="")
+    is_saved_as_in_memory(trainer, tmp_path / "out")
 
 
 def test_another_pooling_leaves_the_modules_out(base, sentences, tmp_path, caplog):
-    config = MirrorConfig(output_dir=str(tmp_path / "out"), pooling="cls", per_device_train_batch_size=40)
-    trainer = MirrorTrainer(base, config, sentences)
-    assert not len(trainer.base.head) and "its modules after the pooling are left out" in caplog.text
-
-
-def test_a_checkpoint_of_ours_is_a_base_too(base, sentences, tmp_path):
-    flags = {"per_device_train_batch_size": 40, "max_steps": 1, "disable_tqdm": True}
-    first = MirrorTrainer(base, MirrorConfig(output_dir=str(tmp_path / "one"), **flags), sentences)
-    first.save_model()
-    second = MirrorTrainer(str(tmp_path / "one"), MirrorConfig(output_dir=str(tmp_path / "two"), **flags), sentences)
-    second.save_model()
-    kinds = [
-        module["type"].rpartition(".")[2] for module in json.loads((tmp_path / "two" / "modules.json").read_text())
-    ]
-    assert kinds == ["Transformer", "Pooling", "Dense", "Normalize"]
+    trainer = make_trainer(base, tmp_path / "out", sentences, pooling="cls")
+    assert not len(trainer.base.head) and "so the modules after the pooling are dropped" in caplog.text
 
 
 def test_a_base_that_pools_by_its_pooler_keeps_it(bert_folder, sentences, tmp_path):
     AutoModel.from_pretrained(bert_folder).save_pretrained(tmp_path / "base")  # with a pooler
     AutoTokenizer.from_pretrained(bert_folder).save_pretrained(tmp_path / "base")
-    flags = {"per_device_train_batch_size": 40, "max_steps": 1, "disable_tqdm": True}
-    config = MirrorConfig(output_dir=str(tmp_path / "one"), pooling="pooler", **flags)
-    MirrorTrainer(str(tmp_path / "base"), config, sentences).save_model()
-    second = MirrorTrainer(str(tmp_path / "one"), MirrorConfig(output_dir=str(tmp_path / "two"), **flags), sentences)
+    make_trainer(str(tmp_path / "base"), tmp_path / "one", sentences, pooling="pooler").save_model()
+    second = make_trainer(str(tmp_path / "one"), tmp_path / "two", sentences)
     second.train()
-    second.save_model()
     assert second.args.pooling == "pooler"
-    assert min(verify_encoder(tmp_path / "two", second.encoder(training=False), TEXTS).values()) > 0.9999
+    is_saved_as_in_memory(second, tmp_path / "two")
 
 
 def with_a_subfolder(folder: Path) -> None:
-    """Move the backbone to where older checkpoints have it."""
+    """Move the backbone into a subfolder, as in older checkpoints."""
     inner = folder / "0_Transformer"
     inner.mkdir()
     for path in [*folder.iterdir()]:
@@ -205,60 +186,50 @@ def with_a_subfolder(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("after", "length", "in_subfolder"),
-    [([Normalize], 40, True), ([Normalize], 12, False), ([], 64, False), ([LayerNorm, Dropout], 40, False)],
-    ids=["subfolder", "shorter than the level", "longer than the level", "half precision"],
+    [
+        ([Normalize()], 40, True),
+        ([Normalize()], 12, False),
+        ([], 64, False),
+        ([LayerNorm(32), Dropout(0.5)], 40, False),
+        ([Dense(32, 32, use_residual=True)], 40, False),
+    ],
+    ids=["subfolder", "shorter than the level", "longer than the level", "half precision", "residual"],
 )
 def test_every_kind_of_encoder_is_trained_through_and_saved_as_it_was(
     bert_folder, sentences, tmp_path, after, length, in_subfolder
 ):
-    later = [kind(*{LayerNorm: (32,), Dropout: (0.5,)}.get(kind, ())) for kind in after]
-    modules = [Transformer(bert_folder, max_seq_length=length), Pooling(32, "mean"), *later]
-    base = SentenceTransformer(modules=modules, device="cpu")
-    (base.half() if LayerNorm in after else base).save(str(tmp_path / "base"))
+    modules = [Transformer(bert_folder, max_seq_length=length), Pooling(32, "mean"), *after]
+    base, half = SentenceTransformer(modules=modules, device="cpu"), LayerNorm in map(type, after)
+    (base.half() if half else base).save(str(tmp_path / "base"))
     if in_subfolder:
         with_a_subfolder(tmp_path / "base")
-    config = MirrorConfig(
-        output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=2, learning_rate=1e-3, bf16=False,
-        disable_tqdm=True, max_seq_length=24,
-    )  # fmt: skip
-    trainer = MirrorTrainer(str(tmp_path / "base"), config, sentences)
+    flags = {"max_steps": 2, "learning_rate": 1e-3, "max_seq_length": 24}
+    trainer = make_trainer(str(tmp_path / "base"), tmp_path / "out", sentences, **flags)
     before = trainer.encoder(training=False).encode(TEXTS)
     np.testing.assert_allclose(before, Encoder.from_pretrained(str(tmp_path / "base")).encode(TEXTS), atol=1e-5)
-    if LayerNorm not in after:
+    if not half:
         theirs = SentenceTransformer(str(tmp_path / "base"), device="cpu")
         np.testing.assert_allclose(before, theirs.encode(TEXTS), atol=1e-5)
     trainer.train()
-    trainer.save_model()
     assert np.abs(trainer.encoder(training=False).encode(TEXTS) - before).max() > 1e-3
-    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+    is_saved_as_in_memory(trainer, tmp_path / "out")
     saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
-    assert [type(module) for module in saved] == [Transformer, Pooling, *after]
+    assert [type(module) for module in saved] == list(map(type, modules))
     assert saved.max_seq_length == max(24, length)
 
 
 @pytest.mark.parametrize(
-    ("number", "kind"),
-    [
-        (0, "sentence_transformers.models.CLIPModel"),
-        (0, "sentence_transformers.models.BoW"),
-        (0, "sentence_transformers.models.Router"),
-        (1, "sentence_transformers.models.LSTM"),
-        (2, "another_library.Fancy"),
-        (3, "sentence_transformers.models.NotYet"),
-    ],
+    ("number", "kind"), [(0, "CLIPModel"), (0, "Router"), (1, "LSTM"), (2, "another_library.Fancy"), (3, "NotYet")]
 )
 def test_a_module_that_cannot_be_trained_through_is_named(base, tmp_path, number, kind):
+    kind = kind if "." in kind else f"sentence_transformers.models.{kind}"
     modules = json.loads((tmp_path / "base" / "modules.json").read_text())
     modules[number]["type"] = kind
     (tmp_path / "base" / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "base" / "config.json").unlink()  # such checkpoints have none
-    for load in (
-        Encoder.from_pretrained,
-        lambda name: preflight(MirrorConfig(output_dir=str(tmp_path / "out")), name),
-    ):
-        with pytest.raises(
-            InputError, match=rf"base: its module {number + 1}, {kind}, can be neither used nor"
-        ) as error:
+    config = MirrorConfig(output_dir=str(tmp_path / "out"))
+    for load in (Encoder.from_pretrained, partial(preflight, config)):
+        with pytest.raises(InputError, match=rf"base: its module {number + 1}, {kind}, can be neither used") as error:
             load(base)
         assert "\n" not in str(error.value)
 
@@ -269,8 +240,7 @@ def test_an_empty_prompt_is_a_prompt(bert_folder, sentences, tmp_path):
     set_in(tmp_path / "base" / "config_sentence_transformers.json", prompts=prompts, default_prompt_name="document")
     encoder = Encoder.from_pretrained(folder)
     assert encoder.prompt == "" and Encoder.from_pretrained(folder, prompt_name="query").prompt == "find "
-    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=1, bf16=False)
-    trainer = MirrorTrainer(folder, config, sentences)
+    trainer = make_trainer(folder, tmp_path / "out", sentences)
     trainer.train()
     trainer.save_model()
     saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
@@ -286,28 +256,14 @@ def test_a_base_that_lowercases_is_read_trained_and_saved_so(bert_folder, senten
     ours, theirs = Encoder.from_pretrained(folder), SentenceTransformer(folder, device="cpu")
     np.testing.assert_allclose(ours.encode(upper), theirs.encode(upper), atol=1e-5)
     assert np.abs(ours.encode(upper) - cased).max() > 1e-3
-    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=1, bf16=False)
-    trainer = MirrorTrainer(folder, config, sentences)
+    trainer = make_trainer(folder, tmp_path / "out", sentences)
     trainer.train()
-    trainer.save_model()
-    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), upper).values()) > 0.9999
-
-
-def test_a_residual_layer_is_saved_as_one(bert_folder, sentences, tmp_path):
-    modules = [Transformer(bert_folder), Pooling(32, "mean"), Dense(32, 32, use_residual=True)]
-    SentenceTransformer(modules=modules, device="cpu").save(str(tmp_path / "base"))
-    config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=40, max_steps=1, bf16=False)
-    trainer = MirrorTrainer(str(tmp_path / "base"), config, sentences)
-    trainer.train()
-    trainer.save_model()
-    assert min(verify_encoder(tmp_path / "out", trainer.encoder(training=False), TEXTS).values()) > 0.9999
+    is_saved_as_in_memory(trainer, tmp_path / "out", upper)
 
 
 def test_a_module_with_code_of_its_own_is_refused_before_training():
     class Own(torch.nn.Module):
         pass
 
-    with pytest.raises(
-        InputError, match="its module Own comes with code of its own, which a trained checkpoint would"
-    ):
+    with pytest.raises(InputError, match="its module Own needs code that a trained checkpoint"):
         keep_modules({"head": [Own()], "pooling": "mean"}, "mean", "base")

@@ -3,14 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sentence_transformers.models import Normalize
 
-from mirror.common.errors import InputError
 from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encoder
 
 
 class CountingEncode:
-    """Vectors that depend on the text alone, and a list of the texts that were asked for."""
+    """Returns vectors that depend on the text alone, and records the texts."""
 
     def __init__(self):
         self.asked: list[str] = []
@@ -74,10 +74,6 @@ def test_a_damaged_shard_is_noticed_and_made_again(tmp_path, counting, caplog, d
     assert len(list(tmp_path.glob("*.npz"))) == 1
 
 
-def test_no_texts_are_no_rows(tmp_path, counting):
-    assert EmbeddingCache(tmp_path, counting)([]).shape == (0, 2)
-
-
 def test_the_fingerprint_changes_with_all_that_changes_a_vector(bert_folder):
     def load(**options) -> Encoder:
         return Encoder.from_pretrained(bert_folder, **({"pooling": "mean"} | options))
@@ -91,17 +87,10 @@ def test_the_fingerprint_changes_with_all_that_changes_a_vector(bert_folder):
     with torch.no_grad():
         changed.model.embeddings.word_embeddings.weight[7, 3] += 1
     assert fingerprint(changed) != base
+    assert fingerprint(Encoder(changed.model, changed.tokenizer, "mean", head=[Normalize()])) != fingerprint(changed)
     lengthened = load()
     lengthened.tokenizer.add_tokens(["newword"])
     assert fingerprint(lengthened) != base
-
-
-def test_modules_without_weights_count_too(bert_folder):
-    from sentence_transformers.sentence_transformer.modules import Normalize
-
-    plain = Encoder.from_pretrained(bert_folder, "mean")
-    unit = Encoder(plain.model, plain.tokenizer, "mean", plain.max_seq_length, head=[Normalize()])
-    assert fingerprint(plain) != fingerprint(unit)
 
 
 def test_a_full_disk_costs_the_cache_and_not_the_scores(tmp_path, counting, caplog, monkeypatch):
@@ -128,9 +117,3 @@ def test_a_tokenizer_in_python_has_a_fingerprint_with_its_merges(bert_folder, tm
         fingerprint(encoder_with(merges)) for merges in ("a b</w> 5\n", "a b</w> 5\n", "b c</w> 5\n")
     )
     assert first == same != other
-
-
-def test_a_folder_that_cannot_be_made_is_named(tmp_path, counting):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"file/0 cannot be made: Not a directory; choose another --cache_dir"):
-        EmbeddingCache(tmp_path / "file" / "0", counting)

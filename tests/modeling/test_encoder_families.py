@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mirror.modeling.checkpoint import verify_encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, pack, packed_forward
 from mirror.modeling.pooling import pool
+from mirror.modeling.save_checkpoint import verify_encoder
 from tests.architectures import padded, random_rows
 from tests.encoder_families import FAMILIES, PAGE, missing, outcome, page, tiny
 from tests.tiny_trainer import make_trainer

@@ -7,23 +7,18 @@ from pathlib import Path
 
 import run_study
 from mirror.common.errors import run_main
-from mirror.studies import processes
-from mirror.studies.catalogue import STUDIES
-from tests.studies.test_run_study import FAKE_EVAL, FAKE_MIRROR, STUDY, write_inputs
-
-
-SLOWLY = "import time\ntime.sleep(0.2)\n"
+from mirror.studies import setup
+from mirror.studies.study import STUDIES
+from tests.studies.fakes import STUDY, write_inputs
 
 
 def make_workplace(folder: Path, sentences: list[str]) -> None:
-    write_inputs(folder, sentences)
-    (folder / "run_mirror.py").write_text(SLOWLY + FAKE_MIRROR + SLOWLY)
-    (folder / "run_eval.py").write_text(SLOWLY + FAKE_EVAL + SLOWLY)
+    write_inputs(folder, sentences, before="import time\ntime.sleep(0.2)\n")
 
 
 def main(folder: str, model: str, output_dir: str) -> None:
     STUDIES["small"] = STUDY
-    processes.ROOT = Path(folder)
+    setup.ROOT = Path(folder)
     flags = ["--model_name_or_path", model, "--data_dir", f"{folder}/data", "--output_dir", output_dir]
     sys.argv = ["run_study.py", "small", *flags, "--seeds", *map(str, range(1, 8))]
     run_main(run_study.main)

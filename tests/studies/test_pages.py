@@ -1,4 +1,4 @@
-"""Pages of studies: the paper beside several base models, with verdicts that the overview counts."""
+"""Pages of studies: the paper beside several base models, verdicts that the overview counts, and figures."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.studies import pages
-from mirror.studies.catalogue import STUDIES
-from mirror.studies.cells import Cell, Claim, Study, main_scores
+from mirror.studies.figures import draw
+from mirror.studies.scores import Base
+from mirror.studies.study import STUDIES, Cell, Claim, Study
+from tests.studies.fakes import RG65
 
 
 SMALL = Study(
     "Table 0: a small study",
     (Cell("before", ("rg65",)), Cell("after", ("rg65",), ("texts.txt",)), Cell("half", ("rg65",), ("texts.txt",))),
-    main_scores(("rg65",)),
+    RG65,
     paper="Training helps, and half of it helps less.",
     claims=(Claim("after", "before", "rg65"), Claim("after", "half", "rg65")),
 )
@@ -30,28 +32,21 @@ def studies(monkeypatch) -> None:
     for name in list(STUDIES):
         monkeypatch.delitem(STUDIES, name)
     monkeypatch.setitem(STUDIES, "small", SMALL)
-    monkeypatch.setitem(STUDIES, "other", Study("Another", (Cell("before", ("rg65",)),), main_scores(("rg65",))))
+    monkeypatch.setitem(STUDIES, "other", Study("Another", (Cell("before", ("rg65",)),), RG65))
 
 
 def write_results(folder: Path, study: str = "small", after: tuple = (), half: tuple = (), notes: str = "") -> Path:
     """Write what run_study.py leaves of the base model `folder.parent.name`: scores of three seeds for each row."""
     scores = {("before", None): 0.1}
-    scores |= {("after", seed): score for seed, score in zip((33, 44, 55), after, strict=False)}
-    scores |= {("half", seed): score for seed, score in zip((33, 44, 55), half, strict=False)}
+    for row, values in (("after", after), ("half", half)):
+        scores |= {(row, seed): score for seed, score in zip((33, 44, 55), values, strict=False)}
     for (row, seed), score in scores.items():
         cell = folder / f"{row}-{seed}"
         cell.mkdir(parents=True)
         record = {"row": row, "part": "", "seed": seed, "tasks": {"rg65": {"main_score": score}}}
         (cell / "cell.json").write_text(json.dumps(record))
-    model = f"models/{folder.parent.name}"
-    facts = {
-        "study": study,
-        "model": model,
-        "command": f"python run_study.py {study}",
-        "published": {},
-        "notes": notes,
-    }
-    (folder / "study.json").write_text(json.dumps(facts))
+    facts = {"study": study, "model": f"models/{folder.parent.name}", "command": f"python run_study.py {study}"}
+    (folder / "study.json").write_text(json.dumps(facts | {"published": {}, "notes": notes}))
     return folder
 
 
@@ -63,8 +58,11 @@ def make_pages(monkeypatch, output_dir: Path, *folders: Path) -> None:
 def test_a_page_has_every_base_model_and_one_verdict(studies, tmp_path, monkeypatch):
     weak = write_results(tmp_path / "weak/small", after=(0.2, 0.4, 0.6), half=HALF)  # of 0.1, .1 to .5: not shown
     strong = write_results(tmp_path / "strong/small", after=(0.5, 0.55, 0.6), half=HALF, notes="- seeds 33 44 55\n")
+    (tmp_path / "docs/results").mkdir(parents=True)
+    (tmp_path / "docs/results/weak.md").write_text("It knows little.\n")
     make_pages(monkeypatch, tmp_path / "docs", weak, strong)
     page = (tmp_path / "docs/small.md").read_text()
+    assert "## weak\n\nIt knows little.\n\n    python run_study.py small\n" in page
     assert page.startswith("# Table 0: a small study\n\n**The paper.** Training helps, and half of it helps less.\n\n")
     # weak, after - before: mean .3, standard deviation .2, half the interval 4.3027 x .2 / sqrt(3)
     assert (
@@ -77,48 +75,27 @@ def test_a_page_has_every_base_model_and_one_verdict(studies, tmp_path, monkeypa
     assert [cell.strip() for cell in line.split("|")[3:7]] == [
         "+0.2500 (+0.2500 to +0.2500)", "agrees", "+0.1000 (-0.2726 to +0.4726)", "not shown",
     ]  # fmt: skip
-    assert "## weak\n\n    python run_study.py small\n\n![Table 0: a small study, weak](small-weak.png)\n" in page
+    assert "\n![Table 0: a small study](small.svg)\n\n## strong\n\n    python run_study.py small\n\n| | rg65 |" in page
     assert "| after | 0.5500 ± 0.0500 |" in page and "- seeds 33 44 55\n" in page
-    for figure in ("small-strong.png", "small-strong.svg", "small-weak.png", "small-weak.svg"):
-        assert (tmp_path / "docs" / figure).stat().st_size > 1000
+    figure = (tmp_path / "docs/small.svg").read_text()  # one, with a panel for each base model
+    assert all(f">{text}</text>" in figure for text in ("strong", "weak", "Table 0: a small study"))
+    assert sorted(path.name for path in (tmp_path / "docs").iterdir()) == ["results", "small.md", "small.svg"]
 
 
 def test_base_models_come_one_after_the_other(studies, tmp_path, monkeypatch):
     weak = write_results(tmp_path / "weak/small", after=(0.2, 0.4, 0.6), half=HALF)
     strong = write_results(tmp_path / "strong/small", after=(0.5, 0.55, 0.6), half=HALF)
     make_pages(monkeypatch, tmp_path / "together", weak, strong)
-    for folder in (weak, strong):
+    earlier = write_results(tmp_path / "earlier/strong/small", after=(0.2, 0.3, 0.4))  # replaced by the new results
+    for folder in (weak, earlier, strong):
         make_pages(monkeypatch, tmp_path / "docs", folder)
-    together, docs = (
-        {p.name: p.read_bytes() for p in (tmp_path / name).rglob("*.*")} for name in ("together", "docs")
-    )
-    assert sorted(path.name for path in (tmp_path / "docs/results").iterdir()) == [
-        "small-strong.json", "small-weak.json",
-    ]  # fmt: skip
-    assert docs == together
+    together, docs = ({p.name: p.read_bytes() for p in (tmp_path / d).rglob("*.*")} for d in ("together", "docs"))
+    assert docs == together and {"strong.json", "weak.json"} < set(docs)
     shutil.rmtree(weak)
     shutil.rmtree(strong)
     (tmp_path / "docs/small.md").unlink()
     make_pages(monkeypatch, tmp_path / "docs")  # from what is kept
     assert {path.name: path.read_bytes() for path in (tmp_path / "docs").rglob("*.*")} == docs
-
-
-def test_new_results_replace_the_kept_ones_of_the_same_base_model(studies, tmp_path, monkeypatch):
-    make_pages(monkeypatch, tmp_path / "docs", write_results(tmp_path / "one/weak/small", after=(0.2, 0.3, 0.4)))
-    make_pages(monkeypatch, tmp_path / "docs", write_results(tmp_path / "two/weak/small", after=(0.5, 0.6, 0.7)))
-    page = (tmp_path / "docs/small.md").read_text()
-    assert "| after | 0.6000 ± 0.1000 |" in page and "| after | 0.3000" not in page
-
-
-def test_every_page_says_what_a_base_model_is(studies, tmp_path, monkeypatch):
-    results = tmp_path / "docs/results"
-    results.mkdir(parents=True)
-    (results / "weak.md").write_text("It knows little.\n")
-    weak, strong = (write_results(tmp_path / name / "small", after=(0.2, 0.4, 0.6)) for name in ("weak", "strong"))
-    make_pages(monkeypatch, tmp_path / "docs", weak, strong)
-    page = (tmp_path / "docs/small.md").read_text()
-    assert "## weak\n\nIt knows little.\n\n    python run_study.py small\n" in page
-    assert "## strong\n\n    python run_study.py small\n" in page
 
 
 def test_remarks_stay_when_a_page_is_written_again(studies, tmp_path, monkeypatch):
@@ -136,9 +113,8 @@ def test_the_overview_counts_verdicts_of_all_pages(studies, tmp_path, monkeypatc
     docs = tmp_path / "docs"
     docs.mkdir()
     (docs / "README.md").write_text("Before.\n<!-- verdicts -->\nold\n<!-- end of verdicts -->\nAfter.\n")
-    (docs / "other.md").write_text(
-        "# Another\n\n**The paper.** Other\ntexts.\n\n**Verdict.** not testable here: no data\n"
-    )
+    text = "# Another\n\n**The paper.** Other\ntexts.\n\n**Verdict.** not testable here: no data\n"
+    (docs / "other.md").write_text(text)
     make_pages(monkeypatch, docs, write_results(tmp_path / "weak/small", after=(0.5, 0.55, 0.6)))
     assert (docs / "README.md").read_text() == (
         "Before.\n<!-- verdicts -->\n\n2 pages: agrees 1, not testable here 1.\n\n"
@@ -173,3 +149,41 @@ def test_errors_are_one_line(studies, tmp_path, monkeypatch):
     with pytest.raises(InputError, match="again/weak/small: small with weak is in .*weak/small already"):
         make_pages(monkeypatch, tmp_path / "docs", weak, again)
     assert [path.name for path in (tmp_path / "docs").iterdir()] == ["README.md"]
+
+
+# ---- Figures -----------------------------------------------------------------------------------------------------------
+
+CURVE = {"false_positive_rate": [0, 0.5, 1], "true_positive_rate": [0, 0.8, 1]}
+HISTOGRAM = {"bin_edges": [-1, 0, 1], "positive": [1, 3], "negative": [3, 1]}
+SELECTION = {"main_score": 0.5, "dev_of_chosen": 0.6, "dev_of_best": 0.7, "dev_of_last": 0.6}
+SELECTION |= {"criterion": [-1, -2, -3], "dev": [0.5, 0.7, 0.6]}
+ANSWERS = {
+    "qnli": {"main_score": 0.6, "roc_curve": CURVE},
+    "qqp_cosine": {"main_score": 0.7, "gap": 0.1, "histogram": HISTOGRAM},
+    "selection_own_text": SELECTION,
+    "selection_alignment_uniformity": SELECTION,
+    "language_bias": {"languages": ["de", "fr", "zh"], "matrix": [[0.2, 0.5, 0.3]] * 3},
+    "tatoeba_projection": {"points": {"fra": [[[0, 1], [1, 0]], [[0.5, 1], [1, 0.2]]]}},
+}
+DRAWN = (
+    "table3 table12 figure4 figure7 table14 table2 selection own_text table1 figure5 table21 cmlm_figure2 cmlm_figure3"
+)
+
+
+@pytest.mark.parametrize("name", DRAWN.split())
+def test_each_kind_of_figure_can_be_drawn_from_results_of_run_eval_for_several_bases(name, tmp_path):
+    study = STUDIES[name]
+    fields = {"main_score": 0.5} | {column.field: 0.3 for column in study.columns}
+    records = [
+        {
+            **{"row": cell.row, "part": cell.part, "seed": seed if cell.corpora else None},
+            "tasks": {column.task: fields | ANSWERS.get(column.task, {}) for column in study.columns},
+        }
+        for cell in study.cells
+        for seed in ((33, 44) if cell.corpora else (33,))
+    ]
+    bases = [Base(study, records, {"model": f"models/{base}", "published": {}}) for base in ("weak", "strong")]
+    draw(bases, tmp_path / "figure.svg")
+    text = (tmp_path / "figure.svg").read_text()
+    assert ">weak</text>" in text and ">strong</text>" in text
+    assert [path.name for path in tmp_path.iterdir()] == ["figure.svg"]

@@ -1,8 +1,7 @@
-"""End-to-end test of python -m mirror.tools.demo: the command is started, and headless Chromium opens the page."""
+"""mirror-demo in a browser: the command is started, and headless Chromium opens the page at two widths."""
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import socket
@@ -14,7 +13,7 @@ import pytest
 
 from mirror.modeling.encoder import Encoder
 from tests.browser import chromium, missing_programs
-from tests.tools.test_demo import call, cosines, save_run
+from tests.tools.test_demo import ATTACK, save_run
 
 
 pytestmark = [
@@ -25,31 +24,24 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-ATTACK = """<img src=x onerror="document.title='ran'">"""
-HOSTILE = [
-    ATTACK,
-    "<script>document.title='ran'</script>",
-    "<svg onload=\"document.title='ran'\">",
-    "</title><b>bold</b>",
-]
+HOSTILE = [ATTACK, "<script>document.title='ran'</script>", "<svg onload=\"document.title='ran'\">",
+           "</title><b>bold</b>", "${document.title='ran'}", "{{constructor.constructor(\"document.title='ran'\")()}}"]  # fmt: skip
 WORD = "zyzzyva"  # typed on the page; must not appear in any log
+DRAWN = "document.querySelectorAll('.js-plotly-plot .points').length >= 6"
+PLACES = """return [...document.querySelectorAll(arguments[0])].map((node) => {
+    const box = node.getBoundingClientRect(); return [box.left, box.right, box.height]; });"""
 
 
 @pytest.fixture(scope="module")
-def flags(bert_folder, sentences, tmp_path_factory) -> list[str]:
-    """The demo's arguments, with hostile texts and a hostile model name."""
+def server(bert_folder, sentences, tmp_path_factory):
+    """The address of a demo with hostile texts and model name; checks its output after an interrupt."""
     folder = tmp_path_factory.mktemp("demo")
     save_run(folder / ATTACK, bert_folder)
     (folder / "texts.txt").write_text("\n".join([*HOSTILE, *sentences[:40]]))
-    return [str(folder / ATTACK), "--texts", str(folder / "texts.txt"), "--before", bert_folder, "--top_k", "44"]
-
-
-@pytest.fixture(scope="module")
-def server(flags):
-    """The address of a demo; checks its output after an interrupt."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "mirror.tools.demo", *flags, "--port", str(port)]
+    flags = [folder / ATTACK, "--texts", folder / "texts.txt", "--before", bert_folder, "--top_k", 46, "--port", port]
+    command = [sys.executable, "-m", "mirror.tools.demo", *map(str, flags)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, **pipes) as process:
         try:
@@ -59,16 +51,7 @@ def server(flags):
         finally:
             process.send_signal(signal.SIGINT)
             out, log = process.communicate(timeout=30)
-    assert process.returncode == 0 and out == "" and log.count("\n") == 1 and WORD not in log, log
-
-
-@pytest.fixture(scope="module")
-def export(flags, tmp_path_factory) -> str:
-    """The address of the same page in one file."""
-    path = tmp_path_factory.mktemp("export") / "page.html"
-    with pytest.MonkeyPatch.context() as patch:
-        call(patch, *flags, "--export", path)
-    return path.as_uri()
+    assert process.returncode == 0 and log.count("\n") == 1 and WORD not in out + log, log
 
 
 @pytest.fixture(scope="module")
@@ -77,157 +60,102 @@ def browser(tmp_path_factory):
         yield browser
 
 
-@pytest.fixture(params=["server", "export"])
-def page(request, browser):
-    """The page, once from the server and once from the exported file."""
-    address = request.getfixturevalue(request.param)
-    browser.open(address)
-    browser.wait_for("document.body.dataset.ready !== undefined")
+@pytest.fixture
+def page(server, browser):
+    browser.open(server)
+    browser.wait_for(DRAWN)
     yield browser
-    assert [line for line in browser.console() if address in line] == []  # neither blocked requests nor errors
-
-
-only = {
-    kind: pytest.mark.parametrize("page", [kind], indirect=True) for kind in ("server", "export")
-}  # for what only one of the two can do
+    assert browser.console() == []  # neither errors nor requests to other servers
+    assert browser.run("return document.title") == "Before and after training"  # no hostile text ran
 
 
 def texts_of(page, selector: str) -> list[str]:
     return page.run(f"return [...document.querySelectorAll({selector!r})].map((node) => node.textContent)")
 
 
-def compare(page, first: str, second: str) -> list[float]:
-    """The two cosines that the page shows."""
-    page.run("document.querySelectorAll('#cosine svg').forEach((picture) => picture.replaceChildren())")
-    page.type("#cosine [name=first]", first)
-    page.type("#cosine [name=second]", second)
-    page.click("#cosine button")
-    page.wait_for("document.querySelector('#cosine .after svg line')")
-    return [float(number.replace("−", "-")) for number in texts_of(page, "#cosine .number")]
+def ask(page, field: str, text: str, answer: str) -> None:
+    """Type a text and Enter, and wait for the elements of the answer."""
+    page.run("document.querySelectorAll('article').forEach((card) => card.replaceChildren())")
+    page.type(f"#{field} textarea", text + "\ue007")
+    page.wait_for(f"document.querySelectorAll('{answer}').length >= 2")
 
 
-def test_it_opens_on_examples_from_the_corpus(page, sentences):
-    examples = texts_of(page, "#search .examples button")
-    assert len(set(examples)) == 5 and set(examples) <= {*HOSTILE, *sentences[:40]}
-    values = page.run("return [...document.querySelectorAll('input')].map((input) => input.value)")
-    assert values[0] == values[2] == examples[0] and values[1] in {*HOSTILE, *sentences[:40]} - {examples[0]}
-    assert values[1] == texts_of(page, "#search .after .text")[0] or values[1] in texts_of(
-        page, "#search .after .text"
-    )
-    assert all(re.fullmatch(r"−?[01]\.\d{3}", number) for number in texts_of(page, "#cosine .number"))
-    page.click("#search .examples button:last-of-type")
-    page.wait_for(f"document.querySelector('#search input').value === {json.dumps(examples[-1])}")
-    page.wait_for(f"document.querySelector('#search .after .text').textContent !== {json.dumps(examples[-1])}")
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_every_part_is_visible(page, server, width, theme):
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.developer("Emulation.setDeviceMetricsOverride", **size)
+    page.open(f"{server}/?__theme={theme}")
+    page.wait_for(DRAWN)
+    for selector, count in {"h1": 1, "h2": 3, "textarea": 3, "article svg path": 2, "article ol": 2, ".js-plotly-plot": 2,
+                            "#examples button": 5, ".note": 2, ".key": 3, "#map .point": 184}.items():  # fmt: skip
+        found = page.run(PLACES, selector)
+        assert len(found) == count, selector
+        assert all(left >= 0 and right <= width and height > 0 for left, right, height in found), selector
+    maps = page.run(PLACES, ".js-plotly-plot")
+    assert (maps[0][0] == maps[1][0]) == (width == 390)  # below each other or side by side
+    assert page.run("return document.documentElement.scrollWidth") <= width  # no scrolling sideways
+    assert page.run("return document.body.classList.contains('dark')") == (theme == "dark")
+    page.developer("Emulation.clearDeviceMetricsOverride")
 
 
-def test_two_texts_show_both_cosines(page, sentences, bert_folder):
-    first, second = sentences[3], sentences[7]
-    shown = compare(page, first, second)
-    left, right = Encoder.from_pretrained(bert_folder, "mean", max_seq_length=24).encode([first, second])
-    assert shown[0] == pytest.approx(cosines(left, right[None])[0], abs=0.01) and shown[1] != shown[0]
-    assert all(re.fullmatch(r"higher than [\d.]+% of random pairs", note) for note in texts_of(page, "#cosine .note"))
-
-
-@only["server"]
-def test_the_server_encodes_new_texts(page, bert_folder):
+def test_examples_and_typed_texts_are_compared(page, sentences, bert_folder):
+    values = page.run("return [...document.querySelectorAll('textarea')].map((field) => field.value)")
+    assert set(values) <= {*HOSTILE, *sentences[:40]} and values[0] == values[2] != values[1]
+    examples = texts_of(page, "#examples button")
+    assert len(set(examples)) == 5 and values[1] in texts_of(page, "article.after li span:last-child")
+    page.click("#examples button:last-of-type")
+    page.wait_for(f"document.querySelector('#query textarea').value !== {values[0]!r}")
     first, second = "the cat sees a red bird", f"a small dog {WORD}"
+    page.type("#first textarea", first)
+    ask(page, "second", second, ".number")
+    shown = [float(number.replace("−", "-")) for number in texts_of(page, ".number")]
     left, right = Encoder.from_pretrained(bert_folder, "mean", max_seq_length=24).encode([first, second])
-    assert compare(page, first, second)[0] == pytest.approx(cosines(left, right[None])[0], abs=6e-4)
-    page.type("#cosine [name=second]", " ")  # passes the browser's check, but not the server's
-    page.click("#cosine button")
-    page.wait_for("document.querySelector('#cosine .error').textContent")
-    assert "at least 1 character" in texts_of(page, "#cosine .error")[0]
-    assert "422" in " ".join(page.console())  # reported by the browser
+    assert shown[0] == pytest.approx(left @ right / (left @ left * right @ right) ** 0.5, abs=6e-4) != shown[1]
+    assert all(re.fullmatch(r"higher than [\d.]+% of random pairs", note) for note in texts_of(page, ".note"))
 
 
-@only["export"]
-def test_the_exported_page_says_that_it_cannot_encode_new_texts(page):
-    assert "it cannot encode new ones" in texts_of(page, "#limits")[0]
-    page.type("#search [name=query]", f"a small dog {WORD}\ue007")
-    page.wait_for("document.querySelector('#search .error').textContent")
-    assert texts_of(page, "#search .error") == [
-        "this page has no model and cannot encode a new text; choose one of its texts"
-    ]
-    assert page.run("return document.querySelectorAll('datalist option').length") == 44
-
-
-def test_both_pages_find_the_same(server, export, browser, sentences):
-    def answers(address: str) -> dict:
-        browser.open(address)
-        browser.wait_for("document.body.dataset.ready !== undefined")
-        browser.run(
-            "ask('api/search', {query: arguments[0]}).then((answer) => (window.answered = answer))", sentences[5]
-        )
-        browser.wait_for("window.answered")
-        return browser.run("return window.answered")
-
-    served, exported = answers(server), answers(export)
+def test_a_hostile_query_shows_the_matches_of_both_models_as_text(page):
+    ask(page, "query", ATTACK, "article li:last-child")
     for side in ("before", "after"):
-        scores = [
-            {match["text"]: match["cosine"] for match in answer[side]["matches"]} for answer in (served, exported)
-        ]
-        assert set(scores[0]) == set(scores[1]) and sentences[5] not in scores[0]
-        assert max(abs(scores[0][text] - scores[1][text]) for text in scores[0]) < 0.01
+        cosines = [float(cosine.replace("−", "-")) for cosine in texts_of(page, f".{side} li span:first-child")]
+        found = texts_of(page, f".{side} li span:last-child")
+        assert len(cosines) == 45 and cosines == sorted(cosines, reverse=True)
+        assert ATTACK not in found and set(HOSTILE) - {ATTACK} <= set(found)
+    page.wait_for("document.querySelectorAll('#map .trace:nth-child(2) .point').length === 90")  # rings
+    assert texts_of(page, "article.after h3") == [f"after {ATTACK}"] and ATTACK in texts_of(page, "h1 + p")[0]
+    hostile = "article :is(img, script, a), #map svg :is(a, image)"
+    assert page.run(f"return document.querySelectorAll('{hostile}').length") == 0
+    page.type("#query textarea", "  \ue007")
+    page.wait_for("document.querySelector('.toast-body')")
+    assert "Type a text of 1 to 2,000 characters" in texts_of(page, ".toast-body")[0]
 
 
-def test_a_query_shows_the_matches_of_both_models(page, sentences):
-    page.type("#search [name=query]", sentences[5] + "\ue007")  # Enter key
-    page.wait_for(
-        f"![...document.querySelectorAll('#search .text')].some((node) => node.textContent === {json.dumps(sentences[5])})"
-    )
-    for side in ("before", "after"):
-        shown = [float(cosine) for cosine in texts_of(page, f"#search .{side} .cosine")]
-        assert len(shown) == 43 and shown == sorted(shown, reverse=True)
-
-
-def test_every_text_is_a_dot_that_can_be_read(page):
-    visible = """
-        return SIDES.map((side) => {
-          const canvas = part("map", side, "canvas"), context = canvas.getContext("2d");
-          const seen = (x, y) => context.getImageData(x * devicePixelRatio, y * devicePixelRatio, 1, 1).data[3] > 0;
-          return corpus[side].points.filter((point) => seen(...placing(side)(point))).length;
-        });"""
-    assert page.run(visible) == [44, 44]
+@pytest.mark.parametrize("side", [0, 1])
+def test_pointing_at_a_dot_shows_its_text_on_both_maps(page, side):
     where = """
-        const canvas = part("map", arguments[0], "canvas");
-        canvas.scrollIntoView();
-        const box = canvas.getBoundingClientRect(), [x, y] = placing(arguments[0])(corpus[arguments[0]].points[arguments[1]]);
-        return [box.left + x, box.top + y];"""
-    page.run("""
-        window.apart = (side, first, second) => {
-          const [left, right] = [first, second].map((number) => placing(side)(corpus[side].points[number]));
-          return Math.hypot(left[0] - right[0], left[1] - right[1]);
-        };""")
-    for side in ("before", "after"):
-        for number in (4, 20):
-            x, y = page.run(where, side, number)
-            page.developer("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-            page.wait_for(f"pointed !== null && apart('{side}', pointed, {number}) < 2")  # dots may overlap
-            assert texts_of(page, "#pointed") == page.run("return [corpus.texts[pointed]]")
+        const plot = document.querySelectorAll('.js-plotly-plot')[arguments[0]]; plot.scrollIntoView({block: 'center'});
+        const box = plot.querySelector('.points').children[arguments[1]].getBoundingClientRect();
+        return [box.left + box.width / 2, box.top + box.height / 2];"""
+    labels = "[...document.querySelectorAll('.js-plotly-plot')].map((m) => m.querySelector('.hovertext')?.textContent)"
+    for number in (0, 4, 20):  # the first ones are hostile
+        x, y = page.run(where, side, number)
+        for step in (-40, 0):
+            page.developer("Input.dispatchMouseEvent", type="mouseMoved", x=x + step, y=y)
+        page.wait_for(f"{labels}.every(Boolean) && new Set({labels}).size === 1")
+    page.developer("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    page.wait_for(f"!{labels}.some(Boolean)")
 
 
-def test_no_text_becomes_html(page):
-    page.type("#search [name=query]", ATTACK + "\ue007")
-    page.wait_for(
-        f"![...document.querySelectorAll('#search .text')].some((node) => node.textContent === {json.dumps(ATTACK)})"
-    )
-    for side in ("before", "after"):
-        assert set(HOSTILE) - {ATTACK} <= set(texts_of(page, f"#search .{side} .text"))
-    assert set(texts_of(page, ".after .model")) == {ATTACK} and ATTACK in texts_of(page, "#facts")[0]
-    for number in range(len(HOSTILE)):  # under the pointer
-        page.run("const label = document.getElementById('pointed'); label.hidden = false;"
-                 "label.textContent = ''; const dot = placing('after')(corpus.after.points[arguments[0]]);"
-                 "pointAt('after', {type: 'pointermove', offsetX: dot[0], offsetY: dot[1]});", number)  # fmt: skip
-        assert texts_of(page, "#pointed")[0] in HOSTILE
-    assert page.run("return document.title") == "Before and after training"
-    assert page.run("return document.querySelectorAll('img, b:not(h3 b), article svg[onload]').length") == 0
-
-
-def test_the_policy_would_stop_a_careless_script(page):
-    careless = "try { document.body.innerHTML = arguments[0]; return 'written'; } catch (error) { return error.name; }"
-    assert page.run(careless, ATTACK) == "TypeError"
-    assert page.run("return document.title") == "Before and after training"
-    page.console()  # clear the report of the blocked script
+def test_an_upload_takes_the_place_of_the_texts(page, tmp_path):
+    (tmp_path / "bad.csv").write_text(f"a,{ATTACK}\n1,2\n")
+    page.upload("input[type=file]", tmp_path / "bad.csv")
+    page.wait_for("document.querySelector('.toast-body')")
+    assert "bad.csv has no column 'text'; it has a, <img src=x" in texts_of(page, ".toast-body")[0]
+    (tmp_path / "mine.txt").write_text(f"one long example {'x' * 3000}\nthe second\n{ATTACK}\n")
+    page.upload("input[type=file]", tmp_path / "mine.txt")
+    page.wait_for("document.querySelector('h1 + p').textContent.includes('3 texts')")
+    page.wait_for("document.querySelector('#map .points').children.length === 3")
+    assert page.run("return document.documentElement.scrollWidth <= innerWidth")
 
 
 def test_the_attack_is_one(browser):
@@ -235,11 +163,3 @@ def test_the_attack_is_one(browser):
     browser.open("data:text/html,<title>quiet</title>")
     browser.run("document.body.innerHTML = arguments[0]", ATTACK)
     browser.wait_for("document.title === 'ran'")
-
-
-def test_a_narrow_window_needs_no_scrolling_sideways(page):
-    page.developer("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=2, mobile=True)
-    page.run("part('search', 'after', '.text').textContent = 'w'.repeat(200)")
-    assert page.run("return document.documentElement.scrollWidth") == 400
-    assert page.run("return part('map', 'after', 'canvas').width") > 600
-    page.developer("Emulation.clearDeviceMetricsOverride")

@@ -9,7 +9,6 @@ import re
 import shutil
 import socket
 import sys
-from hashlib import sha256
 from pathlib import Path
 
 import huggingface_hub
@@ -21,13 +20,14 @@ from transformers import TrainingArguments
 from transformers.utils import hub as transformers_hub
 
 import run_mirror
+from mirror import MirrorConfig, MirrorTrainer
 from mirror.common.errors import InputError, run_main
+from mirror.common.reuse import MANIFEST, is_complete
 from mirror.modeling.encoder import Encoder
 from mirror.tools import push
 from mirror.training import hub
-from mirror.training.manifest import MANIFEST, is_complete
-from mirror.training.run_record import collect_settings
-from tests.hub_server import XET_PREFIX, HubServer
+from mirror.training.record import collect_settings
+from tests.hub_server import HubServer
 
 
 TOKEN = "hf_" + "Secret" * 5
@@ -60,15 +60,14 @@ def corpus(sentences, tmp_path_factory) -> str:
 
 @pytest.fixture
 def train(bert_folder, corpus, tmp_path, monkeypatch):
-    """run_mirror.py on a tiny model into tmp_path/out."""
-    out = tmp_path / "out"
+    """Run run_mirror.py on a tiny model into tmp_path/out, with further flags."""
 
-    def run(*flags) -> Path:
-        defaults = ["--model_name_or_path", bert_folder, "--train_file", corpus, "--output_dir", out]
-        defaults += ["--per_device_train_batch_size", 40, "--max_seq_length", 24, "--max_steps", 2, "--pooling", "cls"]
-        monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, [*defaults, "--disable_tqdm", "true", *flags])])
+    def run(flags: str = "") -> Path:
+        fixed = f"--model_name_or_path {bert_folder} --train_file {corpus} --output_dir {tmp_path}/out --pooling cls"
+        fixed += " --per_device_train_batch_size 40 --max_seq_length 24 --max_steps 2 --disable_tqdm true"
+        monkeypatch.setattr(sys, "argv", ["run_mirror.py", *fixed.split(), *flags.split()])
         run_mirror.main()
-        return out
+        return tmp_path / "out"
 
     return run
 
@@ -92,7 +91,7 @@ def assert_no_token(folder: Path, *texts: str) -> None:
 
 def test_the_uploaded_files_are_those_on_disk(train, server, caplog, capfd):
     with caplog.at_level(logging.INFO):
-        out = train("--push_to_hub", "--hub_model_id", "me/mine", "--hub_private_repo", "true", "--hub_token", TOKEN)
+        out = train(f"--push_to_hub --hub_model_id me/mine --hub_private_repo true --hub_token {TOKEN}")
     repo = server.repos["me/mine"]
     assert repo["private"] and repo["commits"] == ["Mirror encoder"]
     assert repo["files"] == encoder_files(out)
@@ -100,7 +99,7 @@ def test_the_uploaded_files_are_those_on_disk(train, server, caplog, capfd):
     assert b'SentenceTransformer("me/mine")' in repo["files"]["README.md"]
     assert server.tokens == {f"Bearer {TOKEN}"}
     assert_no_token(out, caplog.text, *capfd.readouterr())
-    assert caplog.messages[-1] == f"pushed to {server.url}/me/mine"
+    assert caplog.messages[-1] == f"Pushed to {server.url}/me/mine"
     assert not any("HTTP" in line for line in caplog.messages)
 
 
@@ -119,8 +118,8 @@ def prompted_base(bert_folder: str, folder: Path) -> Path:
 def test_the_code_on_a_pushed_card_loads_the_pushed_encoder(
     train, server, bert_folder, tmp_path, monkeypatch, prompted
 ):
-    flags = ["--model_name_or_path", prompted_base(bert_folder, tmp_path / "base"), "--pooling", "mean"]
-    out = train("--push_to_hub", "--hub_model_id", "me/mine", *(flags if prompted else []))
+    base = f"--model_name_or_path {prompted_base(bert_folder, tmp_path / 'base')} --pooling mean" if prompted else ""
+    out = train(f"--push_to_hub --hub_model_id me/mine {base}")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     card = server.repos["me/mine"]["files"]["README.md"].decode()
     expected = Encoder.from_pretrained(str(out)).encode(["a text", "another text"])
@@ -132,24 +131,6 @@ def test_the_code_on_a_pushed_card_loads_the_pushed_encoder(
         exec(code, names)
         np.testing.assert_allclose(np.asarray(names["vectors"]), expected, atol=1e-5)
     assert "resolve" in server.calls
-
-
-@pytest.mark.parametrize("installed", [True, False], ids=["hf_xet", "no hf_xet"])
-def test_large_files_go_to_xet_where_its_client_is_installed(train, server, monkeypatch, caplog, installed):
-    if installed:
-        pytest.importorskip("hf_xet")
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", not installed)
-    monkeypatch.setattr(huggingface_hub.utils._runtime, "is_package_available", lambda name: installed)
-    out = train()
-    server.tokens.clear()
-    push_later(monkeypatch, out, "--hub_model_id", "me/mine")
-    expected = encoder_files(out)
-    if installed:
-        expected["model.safetensors"] = XET_PREFIX + sha256(expected["model.safetensors"]).hexdigest().encode()
-    assert server.repos["me/mine"]["files"] == expected
-    assert ("shard" in server.calls, "upload" in server.calls) == (installed, not installed)
-    assert server.tokens == {f"Bearer {TOKEN}"}
-    assert_no_token(out, caplog.text)
 
 
 def test_nothing_of_this_machine_is_pushed_or_logged(train, server, corpus, tmp_path, monkeypatch, caplog, capfd):
@@ -164,19 +145,9 @@ def test_nothing_of_this_machine_is_pushed_or_logged(train, server, corpus, tmp_
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     monkeypatch.setattr(platform, "node", lambda: HOST)
     train(
-        *("--train_file", home / "corpus" / "*.txt", "--output_dir", home / "out", "--max_steps", 4),
-        *(
-            "--validation_samples",
-            40,
-            "--load_best_model_at_end",
-            "true",
-            "--eval_strategy",
-            "steps",
-            "--eval_steps",
-            2,
-        ),
-        *("--metric_for_best_model", "alignment_uniformity", "--save_strategy", "steps", "--save_steps", 2),
-        *("--push_to_hub", "--hub_model_id", "me/mine", "--hub_strategy", "all_checkpoints", "--hub_token", TOKEN),
+        f"--train_file {home}/corpus/*.txt --output_dir {home}/out --max_steps 4 --validation_samples 40 --eval_strategy steps"
+        " --eval_steps 2 --load_best_model_at_end true --metric_for_best_model alignment_uniformity --save_strategy steps"
+        f" --save_steps 2 --push_to_hub --hub_model_id me/mine --hub_strategy all_checkpoints --hub_token {TOKEN}"
     )
     files = server.repos["me/mine"]["files"]
     assert json.loads(files["checkpoint-2/trainer_state.json"])["best_model_checkpoint"] == "checkpoint-2"
@@ -208,27 +179,19 @@ def test_a_retry_is_one_line_without_the_address(train, server, monkeypatch):
     assert len(lines) == 5 and not any("http" in line for line in lines)
 
 
-def test_a_folder_with_the_name_of_a_repository_does_not_shorten_it(tmp_path, monkeypatch):
-    (tmp_path / "me" / "mine").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    settings = collect_settings(TrainingArguments(output_dir="out", hub_model_id="me/mine"), train_file=["me/*"])
-    assert settings["hub_model_id"] == "me/mine" and settings["train_file"] == ["*"]
-
-
 @pytest.mark.parametrize(
     ("strategy", "beside"),
     [("every_save", None), ("checkpoint", "last-checkpoint"), ("all_checkpoints", "checkpoint-1")],
 )
 def test_strategies(train, server, tmp_path, strategy, beside):
-    flags = ["--push_to_hub", "--hub_strategy", strategy, "--save_strategy", "steps", "--save_steps", "1"]
-    out = train(*flags, "--hub_model_id", "me/mine", "--hub_always_push", "true", "--hub_token", TOKEN)
+    flags = f"--push_to_hub --hub_strategy {strategy} --save_strategy steps --save_steps 1 --hub_always_push true"
+    out = train(f"{flags} --hub_model_id me/mine --hub_token {TOKEN}")
     repo = server.repos["me/mine"]
     assert repo["commits"][0] == "Training in progress, step 1" and repo["commits"][-1] == "Mirror encoder"
     at_top = {name: content for name, content in repo["files"].items() if "checkpoint" not in name.split("/")[0]}
     assert at_top == encoder_files(out)
-    folders = {name.split("/")[0] for name in repo["files"]} - {name.split("/")[0] for name in at_top}
-    expected = {"checkpoint-1", "checkpoint-2"} if strategy == "all_checkpoints" else {beside} - {None}
-    assert folders == expected
+    folders = {name.split("/")[0] for name in repo["files"].keys() - at_top.keys()}
+    assert folders == ({"checkpoint-1", "checkpoint-2"} if strategy == "all_checkpoints" else {beside} - {None})
     if beside:
         newest = out / ("checkpoint-2" if beside == "last-checkpoint" else beside)
         for path in newest.iterdir():
@@ -245,7 +208,6 @@ def test_strategies(train, server, tmp_path, strategy, beside):
     [
         ({"create": 401}, "the server answered 401"),
         ({"preupload": 403}, "the server answered 403"),
-        ({"commit": 409}, "the server answered 409"),
         ({"commit": 500}, "the server answered 500"),
         ({"upload": 503}, "the server answered 503"),
         ({"create": "hang"}, "Timeout"),
@@ -258,7 +220,7 @@ def test_a_failed_push_keeps_the_encoder_and_names_the_command_to_retry(
     monkeypatch.setattr(hub, "TIMEOUT_SECONDS", 0.3 if "hang" in fail.values() else 5.0)
     huggingface_hub.close_session()
     with pytest.raises(InputError) as caught:
-        train("--push_to_hub", "--hub_model_id", "me/mine", "--hub_private_repo", "true")
+        train("--push_to_hub --hub_model_id me/mine --hub_private_repo true")
     line, out = str(caught.value), tmp_path / "out"
     assert reason in line and "\n" not in line
     assert line.endswith(f"later: python -m mirror.tools.push {out} --hub_model_id me/mine")
@@ -276,47 +238,56 @@ def test_a_failed_push_keeps_the_encoder_and_names_the_command_to_retry(
     assert capfd.readouterr().out == f"{server.url}/me/mine\n"
 
 
-def test_a_failed_push_during_training_does_not_stop_the_run(train, server, caplog):
+def test_a_failed_push_during_training_does_not_stop_the_run(train, server, monkeypatch, caplog):
+    def gone(state_file: Path):
+        raise FileNotFoundError(state_file)
+
+    flags = "--push_to_hub --hub_strategy every_save --save_strategy steps --save_steps 1"
     server.fail = {"commit": 403}
     with pytest.raises(InputError, match="the encoder is saved in"), caplog.at_level(logging.WARNING):
-        train("--push_to_hub", "--hub_strategy", "every_save", "--save_strategy", "steps", "--save_steps", "1")
+        train(flags)
     assert "checkpoint-1 was not pushed: the server answered 403" in caplog.text
-
-
-def test_what_run_eval_wrote_into_the_folder_stays_there(train, server, monkeypatch):
-    out = train()
-    expected = encoder_files(out)
-    (out / "embeddings").mkdir()
-    for name in ("run.json", "results.json", "results.md", "embeddings/0.npy"):
-        (out / name).write_text(str(out))
-    push_later(monkeypatch, out, "--hub_model_id", "me/mine")
-    assert server.repos["me/mine"]["files"].keys() == expected.keys()
-
-
-def test_a_checkpoint_that_is_gone_before_its_turn_does_not_stop_the_run(train, server, monkeypatch, caplog):
-    def gone(checkpoint: str):
-        raise FileNotFoundError(checkpoint)
-
-    monkeypatch.setattr(hub, "copy_to_share", gone)
-    train("--push_to_hub", "--hub_strategy", "every_save", "--save_strategy", "steps", "--save_steps", "1")
+    server.fail = {}
+    monkeypatch.setattr(hub, "keep_folders_private", gone)  # a newer checkpoint replaced it before its turn
+    caplog.clear()
+    train(f"{flags} --force")
     assert "checkpoint-1 was not pushed: " in caplog.text and "training continues" in caplog.text
     assert server.repos["someone/out"]["commits"] == ["Mirror encoder"]
 
 
-def test_pushing_twice_and_without_a_namespace(train, server, monkeypatch, capsys):
-    out = train()
+def test_a_run_of_the_python_api_is_pushed_twice_without_a_namespace(
+    train, server, bert_folder, sentences, tmp_path, monkeypatch
+):
+    out = tmp_path / "out"
+    flags = {"pooling": "cls", "per_device_train_batch_size": 40, "max_steps": 1, "disable_tqdm": True}
+    config = MirrorConfig(output_dir=str(out), **flags)
+    trainer = MirrorTrainer(model=bert_folder, args=config, train_dataset=sentences)
+    trainer.train()
+    trainer.finish()
+    expected = encoder_files(out)
+    (out / "embeddings").mkdir()
+    for name in ("run.json", "results.json", "results.md", "embeddings/0.npy"):  # of run_eval.py
+        (out / name).write_text(str(out))
     for _ in range(2):
         push_later(monkeypatch, out)
+    assert server.repos["someone/out"]["files"].keys() == expected.keys()
     assert list(server.repos) == ["someone/out"] and not server.repos["someone/out"]["private"]
     assert server.calls.count("upload") == 1  # files on the server are not uploaded again
     assert b'SentenceTransformer("someone/out")' in server.repos["someone/out"]["files"]["README.md"]
-    train("--force", "--push_to_hub", "--hub_model_id", "other")
+    train("--force --push_to_hub --hub_model_id other")
     assert b'SentenceTransformer("someone/other")' in server.repos["someone/other"]["files"]["README.md"]
 
 
-def test_input_errors_are_one_line_before_any_request(train, server, tmp_path, monkeypatch):
+def test_a_folder_with_the_name_of_a_repository_does_not_shorten_it(tmp_path, monkeypatch):
+    (tmp_path / "me" / "mine").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    settings = collect_settings(TrainingArguments(output_dir="out", hub_model_id="me/mine"), train_file=["me/*"])
+    assert settings["hub_model_id"] == "me/mine" and settings["train_file"] == ["*"]
+
+
+def test_input_errors_are_one_line_before_any_request(train, server, tmp_path, monkeypatch, capsys):
     with pytest.raises(InputError, match="--hub_model_id 'a/b/c' is not a repository id; give user/name"):
-        train("--push_to_hub", "--hub_model_id", "a/b/c")
+        train("--push_to_hub --hub_model_id a/b/c")
     with pytest.raises(InputError, match=r"no config.json; give the --output_dir of a finished run"):
         push_later(monkeypatch, tmp_path)
     out = train("--force")
@@ -329,15 +300,11 @@ def test_input_errors_are_one_line_before_any_request(train, server, tmp_path, m
     with pytest.raises(InputError, match="HF_HUB_OFFLINE is set"):
         push_later(monkeypatch, out)
     assert server.calls == []
-
-
-def test_without_a_network_the_error_is_one_line_and_the_exit_status_2(train, server, monkeypatch, capsys):
-    out = train()
     with HubServer() as gone:
         monkeypatch.setattr(constants, "ENDPOINT", gone.url)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(sys, "argv", ["mirror.tools.push", str(out), "--hub_model_id", "me/mine"])
     with pytest.raises(SystemExit, match="2"):
         run_main(push.main)
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith(f"error: pushing {out} to me/mine failed: ConnectError") and TOKEN not in error
-    assert json.loads((out / "train_results.json").read_text())["settings"]["level"] == "sentence"

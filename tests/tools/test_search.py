@@ -1,4 +1,4 @@
-"""python -m mirror.tools.search: matches by cosine, on a terminal and in a pipe."""
+"""mirror.tools.search: matches by cosine, on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_backbone
-from mirror.modeling.checkpoint import save_encoder
 from mirror.modeling.encoder import Encoder
+from mirror.modeling.save_checkpoint import save_encoder
 from mirror.tools import search
-
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.documents import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -57,17 +55,6 @@ def test_queries_come_from_a_pipe(folder, sentences, monkeypatch, capsys):
     assert all(float(row[1]) == pytest.approx(1, abs=1e-3) for row in rows)
 
 
-def test_queries_that_are_not_utf8_are_one_line(folder, monkeypatch):
-    argv = [str(folder / "out"), str(folder / "texts.txt"), "--top_k", "1"]
-    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", *argv])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("a café\n".encode("latin-1")), encoding="latin-1"))
-    with pytest.raises(InputError, match=r"stdin: not UTF-8 \(.*\); convert it"):
-        search.main()
-    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", *argv[:2], "caf\udce9"])
-    with pytest.raises(InputError, match=r"argument QUERY: not UTF-8"):
-        search.main()
-
-
 def test_embeddings_are_cached(folder, monkeypatch, capsys, tmp_path):
     flags = ["the cat", "--cache_dir", str(tmp_path)]
     run(monkeypatch, folder, *flags)
@@ -81,24 +68,17 @@ def test_embeddings_are_cached(folder, monkeypatch, capsys, tmp_path):
 
 
 def test_a_text_cannot_break_the_columns_or_the_terminal(capsys):
-    search.print_tab_separated("a\tb", [(0.5, "x\x1b[2Jy\tz\u009b")])
+    search.print_matches("a\tb", [(0.5, "x\x1b[2Jy\tz\u009b")], None)
     assert capsys.readouterr().out == "1\t0.5000\ta b\tx [2Jy z \n"
-    search.print_matches("q", [(0.5, "\x1b[31m" + "word " * 200)])
+    search.print_matches("q", [(0.5, "\x1b[31m" + "word " * 200)], 72)
     out = capsys.readouterr().out
     assert "\x1b" not in out and "…" in out and max(map(len, out.splitlines())) <= 100
 
 
 def test_interactive_queries_on_a_terminal(folder, sentences):
     leader, follower = pty.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "mirror.tools.search",
-        str(folder / "out"),
-        str(folder / "texts.txt"),
-        "--top_k",
-        "2",
-    ]
+    argv = [str(folder / "out"), str(folder / "texts.txt"), "--top_k", "2"]
+    command = [sys.executable, "-m", "mirror.tools.search", *argv]
     process = subprocess.Popen(command, cwd=ROOT, stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
     os.write(leader, f"{sentences[7]}\n\n".encode())
@@ -115,17 +95,19 @@ def test_interactive_queries_on_a_terminal(folder, sentences):
     assert f" 1.000  {sentences[7]}" in text and "\t" not in text
 
 
-def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", str(folder / "out"), str(folder / "absent.txt"), "q"])
-    with pytest.raises(InputError, match=r"absent.txt: no such file"):
+def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch):
+    out, texts = str(folder / "out"), str(folder / "texts.txt")
+    for argv, message in (
+        ([out, str(folder / "absent.txt"), "q"], r"absent.txt: no such file"),
+        ([bert_folder, texts, "q"], "plain masked LM .* pass --pooling"),
+        ([out, "x", "q", "--top_k", "0"], "'0' is not a positive number"),
+        ([out, texts, "caf\udce9"], "argument QUERY: not UTF-8"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["mirror.tools.search", *argv])
+        with pytest.raises(InputError, match=message):
+            search.main()
+    latin = io.TextIOWrapper(io.BytesIO("a café\n".encode("latin-1")), encoding="latin-1")
+    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", out, texts])
+    monkeypatch.setattr(sys, "stdin", latin)
+    with pytest.raises(InputError, match=r"stdin: not UTF-8 \(.*\); convert it"):
         search.main()
-    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", bert_folder, str(folder / "texts.txt"), "q"])
-    with pytest.raises(InputError, match="plain masked LM .* pass --pooling"):
-        search.main()
-    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", str(folder / "out"), "x", "q", "--top_k", "0"])
-    with pytest.raises(InputError, match="'0' is not a positive number"):
-        search.main()
-    monkeypatch.setattr(sys, "argv", ["mirror.tools.search", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        search.main()
-    assert 'python -m mirror.tools.search out/mirror texts.txt "how to open a file"' in capsys.readouterr().out

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from mirror.training.config import MirrorConfig
-from mirror.training.levels import ENCODER_SETTINGS, LEVELS
+from mirror.training.options import ENCODER_SETTINGS, LEVELS
 from tests.tiny_trainer import make_trainer
 
 
@@ -26,6 +24,7 @@ def resolved(base: str | None = "mean", pairs: bool = False, **flags) -> dict:
 def test_an_encoder_has_its_own_noise_and_length_and_a_masked_lm_the_papers():
     encoder, raw = resolved(), resolved(base=None)
     assert encoder["changed"] == SETTINGS and {name: encoder[name] for name in SETTINGS} == SETTINGS
+    assert resolved(pairs=True)["changed"] == {}
     assert raw["changed"] == {} and (raw["augmentation"], raw["augmentation_rate"]) == ("span", None)
     assert raw["max_steps"] == -1 and all(raw[name] == value for name, value in LEVELS["sentence"].items())
     others = LEVELS["sentence"].keys() - SETTINGS.keys()
@@ -73,20 +72,6 @@ def test_the_steps_of_an_encoder_are_at_most_one_pass(texts, flags, steps, tmp_p
     assert config.max_steps == steps
 
 
-def test_pairs_are_trained_as_before():
-    assert resolved(pairs=True)["changed"] == {}
-
-
-def test_every_kind_of_setting_can_stand_in_the_table(monkeypatch):
-    monkeypatch.setitem(
-        ENCODER_SETTINGS, "phrase", {"temperature": 0.05, "num_train_epochs": 3.0, "learning_rate": 1e-6}
-    )
-    assert resolved(level="phrase")["changed"] == ENCODER_SETTINGS["phrase"]
-    mine = resolved(level="phrase", temperature=0.04, learning_rate=3e-5)
-    assert mine["changed"] == {"num_train_epochs": 3.0}
-    assert (mine["temperature"], mine["learning_rate"], mine["num_train_epochs"]) == (0.04, 3e-5, 3.0)
-
-
 def test_a_stream_which_has_no_passes_is_trained_on_for_the_steps_of_an_encoder(bert_folder, sentences, tmp_path):
     flags = {"span_mask_min_chars": None, "pooling": None}
     first = make_trainer(bert_folder, sentences, tmp_path / "one", max_steps=1, **flags)
@@ -95,23 +80,5 @@ def test_a_stream_which_has_no_passes_is_trained_on_for_the_steps_of_an_encoder(
     flags |= {"max_steps": -1, "num_train_epochs": None}
     second = make_trainer(str(tmp_path / "one"), sentences, tmp_path / "two", streaming=True, **flags)
     assert second.args.max_steps == LENGTH["max_steps"]
-
-
-def test_the_start_says_what_was_found(bert_folder, sentences, tmp_path, caplog):
-    flags = {"max_steps": 1, "span_mask_min_chars": None, "pooling": None}
-    with caplog.at_level("INFO"):
-        first = make_trainer(bert_folder, sentences, tmp_path / "one", **flags)
-        first.train()
-        first.save_model()
-        second = make_trainer(
-            str(tmp_path / "one"), sentences, tmp_path / "two", **flags | {"max_steps": -1, "num_train_epochs": None}
-        )
-        make_trainer(str(tmp_path / "one"), sentences, tmp_path / "three", **flags | {"pooling": "cls"})
-    assert [line for line in caplog.messages if line.startswith("base: ")] == [
-        f"base: {Path(bert_folder).name} is a masked language model; settings of the paper for sentences",
-        "base: one is an encoder already (mean pooling); settings for adapting: --augmentation delete --augmentation_rate 0.2 "
-        "--max_steps 20; the others of the paper for sentences (docs/adapt.md)",
-        "base: one is trained by --pooling cls instead of its own; settings of the paper for sentences",
-    ]
     assert first.settings["augmentation"] == "span" and second.settings["augmentation"] == "delete"
     assert second.settings["augmentation_rate"] == 0.2

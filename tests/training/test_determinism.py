@@ -1,4 +1,4 @@
-"""The same command twice on one machine: the same weights and the same scores, bit for bit."""
+"""Tests that the same command twice on one machine gives the same weights and scores, bit for bit."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def test_two_runs_are_one(bert_folder, sentences, flags, tmp_path):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     first, second = (train_and_score(bert_folder, tmp_path, tmp_path / name / "encoder", *flags) for name in "ab")
     before = load_file(Path(bert_folder) / "model.safetensors")
-    assert max((first[0][name] - before[f"bert.{name}"]).abs().max() for name in first[0]) > 1e-3
+    moved = [(first[0][name] - before[f"bert.{name}"]).abs().max() for name in first[0] if f"bert.{name}" in before]
+    assert len(moved) > 30 and max(moved) > 1e-3  # the base has no pooler, the encoder one of its own
     assert all(torch.equal(value, second[0][name]) for name, value in first[0].items())
     assert first[1]["tasks"] and first[1] == second[1] | {"model_name_or_path": first[1]["model_name_or_path"]}

@@ -19,10 +19,15 @@ from torch import nn
 import run_encode
 import run_mirror
 from mirror.common.errors import InputError, run_main
+from mirror.common.reuse import is_complete
 from mirror.modeling.encoder import Encoder
-from mirror.tools.embedding_shards import ShardFolder
-from mirror.training.disk_space import is_full_disk, needed_bytes, raise_save_error, warn_of_little_space
-from mirror.training.manifest import is_complete, last_complete_checkpoint
+from mirror.tools.vectors import ShardFolder
+from mirror.training.resumable import (
+    is_full_disk,
+    last_complete_checkpoint,
+    raise_save_error,
+    warn_of_little_space,
+)
 from tests.tiny_trainer import At, make_trainer
 
 
@@ -117,7 +122,7 @@ def test_a_full_disk_at_the_end_of_a_training_is_one_line_and_costs_no_step(
     command += ["--per_device_train_batch_size", 40, "--max_steps", 4, "--save_strategy", "steps", "--save_steps", 2]
     command += ["--save_total_limit", 1, "--output_dir", disk.folder / "out"]
     disk.mount(4000, "remount")
-    monkeypatch.setattr("mirror.tools.finish_run.verify_encoder", fail_on_purpose)
+    monkeypatch.setattr("mirror.training.finish.verify_encoder", fail_on_purpose)
     line = one_line(run_mirror.main, monkeypatch, capsys, *command)
     assert line == "error: no reader today; the encoder, its record and its card are saved, but not pushed"
     assert is_complete(disk.folder / "out")
@@ -172,7 +177,7 @@ def test_what_does_not_come_from_writing_is_raised_as_it_is(tmp_path, monkeypatc
         with pytest.raises(InputError, match="^cannot save x: "):
             raise_save_error(error, "x", tmp_path)
     monkeypatch.setattr(
-        "mirror.training.disk_space.describe_peer_failure", lambda error: "has ended" if str(error) == "gloo" else None
+        "mirror.training.resumable.describe_peer_failure", lambda error: "has ended" if str(error) == "gloo" else None
     )
     with pytest.raises(RuntimeError, match="gloo"):
         raise_save_error(RuntimeError("gloo"), "x", tmp_path)
@@ -190,7 +195,7 @@ def test_the_space_of_a_checkpoint_and_an_encoder_by_hand(tmp_path, monkeypatch,
     layer.bias.requires_grad_(False)
     weights, trained = 2 * (250_000 + 1000), 2 * 250_000
     needed = weights + 2 * trained + weights
-    assert needed_bytes(layer) == needed == 2_004_000
+    assert needed == 2_004_000
     free_space(monkeypatch, needed)
     warn_of_little_space(tmp_path, layer)
     assert not caplog.text

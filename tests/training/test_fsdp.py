@@ -1,4 +1,4 @@
-"""The files of accelerate_configs/ are read as they are meant, and FSDP trains, saves and resumes, on two CPU processes."""
+"""Tests that accelerate reads the files of accelerate_configs/, and that FSDP trains, saves and resumes on two CPU processes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import PartialState
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils import DistributedType
 from accelerate.utils.launch import prepare_multi_gpu_env
 from safetensors.torch import load_file
 from transformers import Trainer
 
-from mirror.common.errors import InputError
-from mirror.modeling.checkpoint import verify_encoder
+import run_mirror
+from mirror.common.errors import InputError, run_main
 from mirror.modeling.encoder import Encoder
+from mirror.modeling.save_checkpoint import verify_encoder
+from tests.processes import ROOT, run_two_processes
 from tests.tiny_trainer import make_trainer
-from tests.two_at_once import ROOT, run_two_processes
 
 
 CONFIGURATIONS = sorted((ROOT / "accelerate_configs").glob("*.yaml"))
@@ -30,7 +33,7 @@ TRAINING = (
 
 
 def as_launched(configuration: Path | str, *flags: str) -> Namespace:
-    """The arguments of `accelerate launch`, completed from a configuration file by its own code."""
+    """Return the arguments of `accelerate launch`, completed from a configuration file by its own code."""
     path = ROOT / "accelerate_configs" / configuration
     args = launch_command_parser().parse_args(["--config_file", str(path), *flags, "run_mirror.py"])
     return _validate_launch_command(args)[0]
@@ -44,23 +47,18 @@ def test_accelerate_reads_every_configuration(configuration):
     assert bool(args.multi_gpu or args.use_fsdp or args.use_deepspeed) == several
 
 
-def test_the_processes_of_fsdp_are_told_what_the_file_says():
+def test_the_launcher_has_what_the_files_of_fsdp_and_deepspeed_say():
+    """What deepspeed tells its processes needs the package itself, which has no build for a machine without a GPU."""
     told = prepare_multi_gpu_env(as_launched("fsdp.yaml"))
     expected = {
         "ACCELERATE_USE_FSDP": "true",
         "ACCELERATE_MIXED_PRECISION": "bf16",
         "FSDP_VERSION": "2",
-        "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
         "FSDP_TRANSFORMER_CLS_TO_WRAP": "XLMRobertaXLLayer",
         "FSDP_STATE_DICT_TYPE": "FULL_STATE_DICT",
-        "FSDP_RESHARD_AFTER_FORWARD": "true",
         "FSDP_CPU_RAM_EFFICIENT_LOADING": "false",
     }
     assert {name: told[name] for name in expected} == expected
-
-
-def test_the_launcher_of_deepspeed_has_what_the_file_says():
-    """What it tells its processes needs the package itself, which has no build for a machine without a GPU."""
     args = as_launched("deepspeed_zero2.yaml")
     assert args.use_deepspeed and str(args.zero_stage) == "2" and args.mixed_precision == "bf16"
     assert args.offload_optimizer_device == args.offload_param_device == "none"
@@ -69,7 +67,7 @@ def test_the_launcher_of_deepspeed_has_what_the_file_says():
 
 @pytest.fixture
 def fsdp(monkeypatch, bert_folder, sentences, tmp_path):
-    """A function that trains in two processes with accelerate_configs/fsdp.yaml, in float32, and returns the output folder."""
+    """Return a function that trains in two processes with accelerate_configs/fsdp.yaml, in float32."""
     args = as_launched("fsdp.yaml", "--fsdp_transformer_layer_cls_to_wrap", "BertLayer", "--mixed_precision", "no")
     for name, value in prepare_multi_gpu_env(args).items():
         if name.startswith(("ACCELERATE_", "FSDP_")):
@@ -79,7 +77,9 @@ def fsdp(monkeypatch, bert_folder, sentences, tmp_path):
     def train(*flags: str) -> Path:
         inputs = ("--model_name_or_path", bert_folder, "--train_file", str(tmp_path / "texts.txt"))
         out = tmp_path / "fsdp"
-        done = run_two_processes("-m", "tests.fsdp_on_cpu", *inputs, "--output_dir", str(out), *TRAINING, *flags)
+        done = run_two_processes(
+            "-m", "tests.training.test_fsdp", *inputs, "--output_dir", str(out), *TRAINING, *flags
+        )
         assert "pytorch_model_fsdp" in done.stdout + done.stderr  # or it was not FSDP
         return out
 
@@ -120,3 +120,17 @@ def test_what_fsdp_cannot_train_is_refused(bert_folder, sentences, tmp_path, mon
     monkeypatch.setattr(Trainer, "create_accelerator_and_postprocess", create_with_fsdp)
     with pytest.raises(InputError, match=f"--{next(iter(flag))} does not work with FSDP"):
         make_trainer(bert_folder, sentences, tmp_path, **flag)
+
+
+if __name__ == "__main__":
+    # Each of the two processes runs run_mirror.py with weights spread over the processes, on gloo. accelerate sets FSDP up
+    # on accelerators only, and says nothing on a CPU. So processes on a CPU are reported to it as processes on GPUs.
+    initialize = PartialState.__init__
+
+    def as_on_gpus(self, *args, **kwargs):
+        initialize(self, *args, **kwargs)
+        if self.distributed_type == DistributedType.MULTI_CPU:
+            self.distributed_type = DistributedType.MULTI_GPU
+
+    PartialState.__init__ = as_on_gpus
+    run_main(run_mirror.main)

@@ -15,7 +15,7 @@ import run_mirror
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
-from mirror.training.lora import add_lora, merged
+from mirror.training.base_encoder import add_lora, merged
 
 
 TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning"]
@@ -96,7 +96,7 @@ def test_without_peft_one_line_says_what_to_install(bert_folder, sentences, tmp_
         (["--lora_rank", "0"], "--lora_rank must be at least 1, got 0"),
         (
             ["--lora_rank", "4", "--resume_from_checkpoint", "true"],
-            "--resume_from_checkpoint: checkpoints of --lora_rank",
+            "--resume_from_checkpoint: checkpoints with --lora_rank",
         ),
     ],
 )

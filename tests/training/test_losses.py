@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from pytorch_metric_learning.losses import MultiSimilarityLoss, NTXentLoss
 from pytorch_metric_learning.miners import TripletMarginMiner
 
-from mirror.training.losses import at_every_dimension, info_nce, multi_similarity, share_above
-from tests.two_at_once import run_two_processes
+from mirror.training.losses import InfoNCE, Matryoshka, info_nce, multi_similarity
+from tests.processes import run_two_processes
 
 
 def two_views(rows: int = 6, width: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,60 +37,35 @@ def test_nt_xent_is_the_library_s(temperature):
     torch.testing.assert_close(gradients, expected)
 
 
-def test_decoupled_is_equation_1():
-    first, second = two_views()
-    tau, rows = 0.1, len(first)
-    views = F.normalize(torch.cat([first, second]), dim=1).tolist()
-
-    def cosine(i: int, j: int) -> float:
-        return sum(x * y for x, y in zip(views[i], views[j], strict=True))
-
-    total = 0.0
-    for anchor in range(2 * rows):
-        twin = (anchor + rows) % (2 * rows)
-        negatives = [math.exp(cosine(anchor, j) / tau) for j in range(2 * rows) if j not in (anchor, twin)]
-        total -= math.log(math.exp(cosine(anchor, twin) / tau) / sum(negatives))
-    assert info_nce(first, second, tau, "decoupled").item() == pytest.approx(total / (2 * rows), rel=1e-5)
+FORMS = [partial(info_nce, temperature=0.1, form=form) for form in ("nt_xent", "decoupled", "one_way")]
+OPTIONS = [
+    partial(info_nce, temperature=0.1, **option)
+    for option in ({"hardness": 5.0}, {"false_negative_cosine": 0.3}, {"negatives": torch.eye(5)})
+]
 
 
-def test_one_way_is_cross_entropy_of_the_first_views():
-    first, second = two_views()
-    logits = F.cosine_similarity(first[:, None], second[None], dim=2) / 0.05
-    expected = F.cross_entropy(logits, torch.arange(len(first)))
-    torch.testing.assert_close(info_nce(first, second, 0.05, "one_way"), expected)
-
-
-@pytest.mark.parametrize("form", ["nt_xent", "decoupled", "one_way"])
-def test_halves_against_all_are_the_whole(form):
+@pytest.mark.parametrize("compute", [*FORMS, *OPTIONS, multi_similarity])
+def test_halves_against_all_are_the_whole(compute):
     """What two processes compute with gathered candidates, and DDP then averages."""
-    first, second = two_views()
-    whole = info_nce(first, second, 0.1, form)
-    halves = [
-        info_nce(first[rows], second[rows], 0.1, form, all_first=first, all_second=second, offset=rows.start)
-        for rows in (slice(0, 3), slice(3, 6))
-    ]
-    torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
+    first, second = two_views(12)
+    whole = compute(first, second)
+    one, other = (
+        compute(first[rows], second[rows], all_first=first, all_second=second, offset=rows.start)
+        for rows in (slice(0, 6), slice(6, 12))
+    )
+    torch.testing.assert_close((one + other) / 2, whole)
     gradient = torch.autograd.grad(whole, first, retain_graph=True)[0]
     assert gradient.abs().max() > 1e-4
-    torch.testing.assert_close(torch.autograd.grad((halves[0] + halves[1]) / 2, first)[0], gradient)
+    torch.testing.assert_close(torch.autograd.grad((one + other) / 2, first)[0], gradient)
 
 
-@pytest.mark.parametrize("form", ["nt_xent", "decoupled", "one_way"])
-def test_low_precision_comes_in_and_float32_comes_out(form):
-    first, second = two_views()
+@pytest.mark.parametrize("compute", [*FORMS, multi_similarity])
+def test_low_precision_comes_in_and_float32_comes_out(compute):
+    first, second = (view.bfloat16() for view in two_views(12))
     with torch.autocast("cpu", torch.bfloat16):
-        loss = info_nce(first.bfloat16(), second.bfloat16(), 0.04, form)
-    exact = info_nce(first.bfloat16().float(), second.bfloat16().float(), 0.04, form)
+        loss = compute(first, second)
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, exact)
-
-
-def test_multi_similarity_computes_in_float32():
-    first, second = two_views(12)
-    with torch.autocast("cpu", torch.bfloat16):
-        loss = multi_similarity(first.bfloat16(), second.bfloat16())
-    assert loss.dtype == torch.float32
-    torch.testing.assert_close(loss, multi_similarity(first.bfloat16().float(), second.bfloat16().float()))
+    torch.testing.assert_close(loss, compute(first.float(), second.float()))
 
 
 def test_multi_similarity_is_the_library_s():
@@ -107,19 +82,6 @@ def test_multi_similarity_is_the_library_s():
     torch.testing.assert_close(loss, reference)
     assert gradients[0].abs().max() > 1e-4
     torch.testing.assert_close(gradients, expected)
-
-
-def test_multi_similarity_of_halves_against_all_is_the_whole():
-    first, second = two_views(12)
-    whole = multi_similarity(first, second)
-    halves = [
-        multi_similarity(first[rows], second[rows], all_first=first, all_second=second, offset=rows.start)
-        for rows in (slice(0, 6), slice(6, 12))
-    ]
-    torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
-    gradient = torch.autograd.grad(whole, first, retain_graph=True)[0]
-    assert gradient.abs().max() > 1e-4
-    torch.testing.assert_close(torch.autograd.grad((halves[0] + halves[1]) / 2, first)[0], gradient)
 
 
 def test_multi_similarity_by_hand():
@@ -150,7 +112,7 @@ def test_a_process_without_a_hard_triplet_joins_every_collective(tmp_path):
 
 
 def by_double_loop(first, second, negatives, tau, form, phi, alpha) -> float:
-    """InfoNCE with further negatives, weights for false negatives and hardness, one pair at a time."""
+    """InfoNCE (decoupled: Eq. (1)) with further negatives, weights for false negatives and hardness, one pair at a time."""
     rows = len(first)
     views = [*first.tolist(), *second.tolist(), *negatives.tolist()]
 
@@ -186,7 +148,9 @@ def test_further_negatives_weights_and_hardness_are_a_double_loop(form, phi, alp
     assert loss.item() == pytest.approx(by_double_loop(first, second, negatives, 0.2, form, phi, alpha), rel=1e-12)
     plain = info_nce(first, second, 0.2, form, negatives=negatives).item()
     assert (loss.item() == pytest.approx(plain)) == (phi == 1 and alpha == 0)  # each changes something here
-    assert plain > info_nce(first, second, 0.2, form).item()
+    alone = info_nce(first, second, 0.2, form).item()
+    assert alone == pytest.approx(by_double_loop(first, second, negatives[:0], 0.2, form, 1.0, 0.0), rel=1e-12)
+    assert plain > alone
 
 
 @pytest.mark.parametrize("form", ["nt_xent", "one_way"])
@@ -215,17 +179,6 @@ def test_hardness_is_the_library_s():
     torch.testing.assert_close(*gradients)
 
 
-@pytest.mark.parametrize("options", [{"hardness": 5.0}, {"false_negative_cosine": 0.3}, {"negatives": torch.eye(5)}])
-def test_with_each_option_halves_against_all_are_the_whole(options):
-    first, second = two_views()
-    whole = info_nce(first, second, 0.1, **options)
-    halves = [
-        info_nce(first[rows], second[rows], 0.1, all_first=first, all_second=second, offset=rows.start, **options)
-        for rows in (slice(0, 3), slice(3, 6))
-    ]
-    torch.testing.assert_close((halves[0] + halves[1]) / 2, whole)
-
-
 def test_an_anchor_without_negatives_costs_nothing():
     first, second = two_views()
     assert info_nce(first, second, 0.1, false_negative_cosine=-0.9999).item() == pytest.approx(0, abs=1e-3)
@@ -236,16 +189,9 @@ def test_dimensions_are_the_sum_over_the_first_coordinates():
     from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
 
     first, second = two_views()
-    loss = at_every_dimension(partial(info_nce, temperature=0.05, form="one_way"), (2, 3), first=first, second=second)
+    loss = Matryoshka(InfoNCE(0.05, "one_way"), (2, 3), width=5)(first, second)
     library = MultipleNegativesRankingLoss(None, 20.0)
     parts = [[F.normalize(view[:, :d], dim=1) for view in (first, second)] for d in (2, 3, 5)]
     expected = sum(library.compute_loss_from_embeddings(part, None) for part in parts)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(torch.autograd.grad(loss, first), torch.autograd.grad(expected, first))
-    only = at_every_dimension(partial(info_nce, temperature=0.05), (), first=first, second=second)
-    assert torch.equal(only, info_nce(first, second, 0.05))
-
-
-def test_the_share_of_false_negatives_counts_pairs_of_different_rows():
-    vectors = torch.tensor([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0]])
-    assert share_above(vectors, 0.9).item() == pytest.approx(2 / 6)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from mirror.common.errors import InputError
 from mirror.evaluation.own_text import combined_score
-from mirror.training.run_record import RunRecord
+from mirror.training.record import RunRecord
 from run_mirror import main
 from tests.tiny_trainer import make_trainer, weights
 
@@ -36,7 +36,7 @@ def test_the_ranks_are_those_of_the_base_and_of_the_trained_encoder(bert_folder,
     assert len(held_out) == 60 and not {*held_out} & {*trainer.corpus.rows["text"]}
     trainer.train()
     after, _ = ranks_of(trainer)
-    words, halves = trainer.own_text_scores
+    words, halves = trainer.measured["own_text"]
     assert (words["test"], halves["test"], words["texts"]) == ("words", "halves", 60)
     assert words["before"] == (before == 1).mean() and words["after"] == (after == 1).mean()
     assert (before != after).any()
@@ -48,7 +48,7 @@ def test_the_test_changes_nothing_of_the_training(bert_folder, many_sentences, t
     untested = make_trainer(
         bert_folder, tested.corpus.rows["text"][:], tmp_path / "b", max_steps=3, validation_samples=0
     )
-    assert untested.train().training_loss == losses and untested.own_text_scores is None
+    assert untested.train().training_loss == losses and "own_text" not in untested.measured
 
 
 def test_a_run_prints_and_records_it(bert_folder, many_sentences, tmp_path, monkeypatch, caplog):
@@ -74,13 +74,20 @@ def test_a_run_prints_and_records_it(bert_folder, many_sentences, tmp_path, monk
 
 
 @pytest.mark.parametrize(
-    ("count", "reason"), [(0, "no texts are held out"), (20, "only 20 held-out texts can be used")]
+    ("rows", "count", "reason"),
+    [
+        (600, 0, "no texts are held out"),
+        (600, 20, "only 20 held-out texts can be used"),
+        (240, None, "no texts are held out to test on (the corpus is small; --validation_samples 50 holds"),
+    ],
 )
-def test_without_a_test_the_run_goes_on_and_says_why(bert_folder, many_sentences, tmp_path, count, reason, caplog):
+def test_without_a_test_the_run_goes_on_and_says_why(
+    bert_folder, many_sentences, tmp_path, rows, count, reason, caplog
+):
     with caplog.at_level("INFO"):
-        trainer = make_trainer(bert_folder, many_sentences, tmp_path, max_steps=1, validation_samples=count)
+        trainer = make_trainer(bert_folder, many_sentences[:rows], tmp_path, max_steps=1, validation_samples=count)
     trainer.train()
-    assert f"on your text: {reason}" in caplog.text and trainer.own_text_scores is None
+    assert f"on your text: {reason}" in caplog.text and not trainer.measured.get("own_text")
 
 
 def test_the_combined_score_falls_where_meaning_is_lost():
@@ -93,25 +100,19 @@ def test_choosing_by_misspellings_warns(bert_folder, tmp_path, caplog):
     generator = random.Random(0)
     names = sorted({"".join(generator.choices("abcdefgh", k=9)) for _ in range(200)})
     make_trainer(bert_folder, names, tmp_path, select_by="own_text", validation_samples=60, force=True)
-    assert "the best at misspellings is kept" in caplog.text
+    assert "it selects the best at misspellings" in caplog.text
 
 
-def test_it_chooses_the_checkpoint(bert_folder, many_sentences, tmp_path):
-    flags = {"select_by": "own_text", "eval_steps": 2, "save_steps": 2, "learning_rate": 3e-2, "max_steps": 8}
-    trainer = make_trainer(bert_folder, many_sentences, tmp_path, **flags)
-    trainer.train()
-    curve = {row["step"]: row["eval_own_text"] for row in trainer.state.log_history if "eval_own_text" in row}
-    assert list(curve) == [2, 4, 6, 8]
-    assert trainer.state.best_global_step == max(curve, key=curve.get)
-    assert combined_score(ranks_of(trainer)) == pytest.approx(max(curve.values()))
-
-
-def test_a_complete_run_that_is_resumed_has_its_best_weights_and_not_its_last(bert_folder, many_sentences, tmp_path):
+def test_it_chooses_the_checkpoint_and_a_complete_run_that_is_resumed_has_its_weights(
+    bert_folder, many_sentences, tmp_path
+):
     flags = {"select_by": "own_text", "eval_steps": 2, "save_steps": 2, "learning_rate": 3e-2, "max_steps": 8}
     flags |= {"save_total_limit": 4}
     first = make_trainer(bert_folder, many_sentences, tmp_path, **flags)
     first.train()
-    assert first.state.best_global_step != 8
+    curve = {row["step"]: row["eval_own_text"] for row in first.state.log_history if "eval_own_text" in row}
+    assert list(curve) == [2, 4, 6, 8] and max(curve, key=curve.get) == first.state.best_global_step != 8
+    assert combined_score(ranks_of(first)) == pytest.approx(max(curve.values()))
     again = make_trainer(bert_folder, many_sentences, tmp_path, **flags)
     again.train(resume_from_checkpoint=True)
     assert again.was_complete
@@ -121,27 +122,17 @@ def test_a_complete_run_that_is_resumed_has_its_best_weights_and_not_its_last(be
     assert any(not torch.equal(best[name], value) for name, value in last.items() if name in best)
 
 
-def test_a_corpus_too_small_to_choose_on_is_refused(bert_folder, sentences, tmp_path):
-    with pytest.raises(InputError, match="--select_by own_text: .* name a number of --validation_samples"):
-        make_trainer(bert_folder, sentences, tmp_path, select_by="own_text")
-
-
-def test_texts_that_cannot_be_tested_on_are_no_criterion_and_the_line_says_why(bert_folder, tmp_path):
-    texts = [f"{number:03d}" for number in range(600)]  # no word of four letters to misspell
-    flags = {"select_by": "own_text", "force": True}
-    with pytest.raises(
-        InputError, match="--select_by own_text: only 0 held-out texts can be used for the test 'spell"
-    ):
-        make_trainer(bert_folder, texts, tmp_path, **flags)
-
-
-def test_a_small_corpus_is_trained_on_and_the_log_says_how_to_test(bert_folder, sentences, tmp_path, caplog):
-    with caplog.at_level("INFO"):
-        make_trainer(bert_folder, sentences, tmp_path, max_steps=1).train()
-    assert (
-        "on your text: no texts are held out to test on (the corpus is small; --validation_samples 50 holds"
-        in caplog.text
-    )
+@pytest.mark.parametrize(
+    ("texts", "reason"),
+    [
+        ([f"a text with the number {number}" for number in range(240)], ".* name a number of --validation_samples"),
+        # no word of four letters to misspell
+        ([f"{number:03d}" for number in range(600)], "only 0 held-out texts can be used for the test 'spell"),
+    ],
+)
+def test_texts_that_cannot_be_tested_on_are_no_criterion_and_the_line_says_why(bert_folder, tmp_path, texts, reason):
+    with pytest.raises(InputError, match=f"--select_by own_text: {reason}"):
+        make_trainer(bert_folder, texts, tmp_path, select_by="own_text", force=True)
 
 
 def test_a_finished_run_that_is_resumed_encodes_nothing(bert_folder, many_sentences, tmp_path, monkeypatch, caplog):
@@ -165,6 +156,6 @@ def test_the_views_of_held_out_texts_are_measured_with_the_same_noise_in_every_r
     for name, noise in (("a", "none"), ("b", "crop")):
         trainer = make_trainer(bert_folder, many_sentences, tmp_path / name, augmentation=noise, **flags)
         trainer.train()
-        scores.append(trainer.held_out_views)
+        scores.append(trainer.measured["held_out_views"])
     assert scores[0] == pytest.approx(scores[1], abs=1e-4)
     assert scores[0].keys() == {"alignment", "uniformity", "alignment_uniformity"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +14,9 @@ from datasets import Dataset, IterableDataset
 from torch import nn
 
 from mirror.common.errors import InputError
-from mirror.training.run_identity import (
-    FILE,
-    check_identity,
-    differences,
-    digest_of_model,
-    digest_of_rows,
-    run_identity,
-    save_identity,
-)
+from mirror.common.reuse import write_manifest
+from mirror.training.encoder_trainer import differences, digest_of_model, digest_of_rows
+from mirror.training.resumable import IDENTITY
 from tests.cmlm.test_trainer import make_trainer as make_cmlm_trainer
 from tests.cmlm.test_trainer import rows_of
 from tests.tiny_trainer import make_trainer
@@ -93,15 +86,11 @@ def test_a_checkpoint_without_it_is_refused(bert_folder, sentences, tmp_path, ch
     folder = tmp_path / "checkpoint-2"
     for content in (None, "{", "[]", "{}"):
         shutil.copytree(checkpoint, folder, dirs_exist_ok=True)
-        (folder / FILE).unlink() if content is None else (folder / FILE).write_text(content)
+        (folder / IDENTITY).unlink() if content is None else (folder / IDENTITY).write_text(content)
+        write_manifest(folder)
         trainer = make_trainer(bert_folder, sentences, tmp_path / "out", **OPTIONS)
-        with pytest.raises(InputError, match=f"checkpoint-2: no readable {FILE}"):
+        with pytest.raises(InputError, match=f"checkpoint-2: no readable {IDENTITY}"):
             trainer.train(resume_from_checkpoint=str(folder))
-
-
-def test_processes_are_counted():
-    one, two = ({"settings": {}, "model": "a", "texts": "b", "processes": count} for count in (1, 2))
-    assert differences(one, one) == [] and differences(one, two) == ["processes: 1, now 2"]
 
 
 @pytest.mark.parametrize(("stage", "streaming"), [("cmlm_bitext", True), ("nli", False)])
@@ -139,10 +128,11 @@ def test_a_flag_that_changes_no_weight_is_not_compared(flag):
 
 
 def test_all_that_differs_is_named_in_the_order_of_the_alphabet():
-    stored = {**of_settings(seed=1, pooling="cls"), "model": "c", "texts": "d", "processes": 2}
-    assert differences(stored, of_settings(seed=2, bf16=True)) == [
-        *("--bf16 was not given, now True", "--pooling was cls, now not given", "--seed was 1, now 2"),
-        *("processes: 2, now 1", "another model to start from", "other training texts"),
+    stored = {**of_settings(seed=1, pooling="cls", projection_head=False), "model": "c", "texts": "d", "processes": 2}
+    assert differences(stored, of_settings(seed=2, bf16=True, projection_head=True)) == [
+        *("--bf16 was not given, now True", "--pooling was cls, now not given"),
+        "--projection_head was False, now True",  # `project`, a flag of trackers, is free
+        *("--seed was 1, now 2", "processes: 2, now 1", "another model to start from", "other training texts"),
     ]
 
 
@@ -182,14 +172,3 @@ def test_of_a_stream_the_first_thousand_rows_count():
         return digest_of_rows([IterableDataset.from_generator(endless, gen_kwargs={"changed": changed})])
 
     assert digest(0) != digest(2000) and digest(999) != digest(2000) and digest(1000) == digest(2000)
-
-
-def test_an_identity_is_plain_data_and_comes_back(tmp_path):
-    identity = run_identity({"folder": Path("a"), "sizes": (1, 2)}, "m", [Dataset.from_dict({"text": ["a"]})], 2)
-    assert identity["settings"] == {"folder": "a", "sizes": [1, 2]}
-    assert (identity["model"], identity["processes"]) == ("m", 2)
-    save_identity(identity, tmp_path)
-    assert json.loads((tmp_path / FILE).read_text()) == identity
-    check_identity(identity, str(tmp_path))
-    with pytest.raises(InputError, match=r"is of another run \(processes: 2, now 3\)"):
-        check_identity(identity | {"processes": 3}, str(tmp_path))

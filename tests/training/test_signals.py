@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from mirror.common.errors import run_main
-from mirror.training.manifest import last_complete_checkpoint
+from mirror.training.resumable import last_complete_checkpoint
 from mirror.training.signals import SIGNALS, StopOnSignal, outlast_signals
 from tests.tiny_trainer import At, make_trainer, weights
 
@@ -25,11 +25,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
-def handlers() -> Iterator[list]:
+def handlers() -> Iterator[None]:
     """None is ignored, as SIGHUP is under nohup."""
     normal = dict.fromkeys(SIGNALS, signal.SIG_DFL) | {signal.SIGINT: signal.default_int_handler}
     before = {number: signal.signal(number, handler) for number, handler in normal.items()}
-    yield list(normal.values())
+    yield
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -51,12 +51,12 @@ def test_the_step_in_work_is_saved_and_the_resumed_run_is_the_uninterrupted_one(
     options = {"max_steps": 10, "learning_rate": 1e-3}
     handlers = [signal.getsignal(each) for each in SIGNALS]
     stopped = make_trainer(bert_folder, sentences, tmp_path / "out", **options)
-    stopped.add_callback(At(3, lambda: os.kill(os.getpid(), number)))
+    stopped.add_callback(At(3, lambda: [os.kill(os.getpid(), number) for _ in range(2)]))
     with pytest.raises(SystemExit) as end:
         stopped.train()
     assert end.value.code == 128 + number
     assert f"stopped by {number.name} after step" in caplog.text and "--resume_from_checkpoint true" in caplog.text
-    assert f"{number.name}: this step is finished and saved" in capfd.readouterr().err
+    assert capfd.readouterr().err.count(f"{number.name}: finishing this step and saving") == 1
     assert [signal.getsignal(each) for each in SIGNALS] == handlers
 
     checkpoint = last_complete_checkpoint(tmp_path / "out")
@@ -79,13 +79,10 @@ def test_signals_are_given_back_after_an_error(bert_folder, sentences, tmp_path)
 
 def test_a_signal_that_is_ignored_stays_ignored(bert_folder, sentences, tmp_path):
     """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        trainer = make_trainer(bert_folder, sentences, tmp_path, max_steps=4)
-        trainer.add_callback(At(2, lambda: os.kill(os.getpid(), signal.SIGHUP)))
-        trainer.train()
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    trainer = make_trainer(bert_folder, sentences, tmp_path, max_steps=4)
+    trainer.add_callback(At(2, lambda: os.kill(os.getpid(), signal.SIGHUP)))
+    trainer.train()
     assert trainer.state.global_step == 4
 
 
@@ -99,37 +96,6 @@ def test_ctrl_c_during_start_up_is_one_line(capsys):
     assert stopped.value.code == 130 and capsys.readouterr().err == "error: stopped by Ctrl-C\n"
 
 
-def test_a_signal_is_noted_and_asks_for_a_save_after_the_step(monkeypatch, capfd, caplog, handlers):
-    args, control = SimpleNamespace(device="cpu"), SimpleNamespace(should_save=False)
-    state = SimpleNamespace(is_world_process_zero=True, global_step=3, max_steps=9)
-    ended = []
-    monkeypatch.setattr("mirror.training.signals.exit_process", ended.append)
-    stop = StopOnSignal()
-    stop.on_train_begin(args, state, control)
-    assert (stop.flag.item(), stop.flag.dtype) == (0, torch.int32)
-    for _ in range(2):  # steps
-        stop.on_step_begin(args, state, control)
-        assert {signal.getsignal(each) for each in SIGNALS} == {stop._request}
-        stop.on_step_end(args, state, control)
-    stop.on_save(args, state, control)
-    assert not control.should_save and not ended
-    try:
-        said = "\nSIGHUP: this step is finished and saved, then the run ends\n"
-        for expected in (said, ""):
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert capfd.readouterr().err == expected
-        stop.on_step_end(args, state, control)
-        assert control.should_save and not ended
-        stop.on_save(args, state, control)
-    finally:
-        stop.restore()
-    assert ended == [128 + signal.SIGHUP] and [signal.getsignal(each) for each in SIGNALS] == handlers
-    assert "stopped by SIGHUP after step 3 of 9, which is saved" in caplog.text
-    stop.on_train_begin(args, state, control)
-    stop.on_step_end(args, state, control)
-    assert stop.agreed == 0  # a signal of an earlier training is forgotten
-
-
 def test_which_signals_save():
     assert [number.name for number in SIGNALS] == ["SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1"]
 
@@ -141,15 +107,11 @@ def test_a_save_that_was_asked_for_stays(monkeypatch):
 
 
 def test_a_worker_outlasts_signals():
-    before, started = {number: signal.getsignal(number) for number in SIGNALS}, []
-    try:
-        outlast_signals(started.append, 3)
-        for number in SIGNALS:
-            os.kill(os.getpid(), number)
-        assert started == [3] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    started = []
+    outlast_signals(started.append, 3)
+    for number in SIGNALS:
+        os.kill(os.getpid(), number)
+    assert started == [3] and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.slow

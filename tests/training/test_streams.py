@@ -17,11 +17,11 @@ from datasets import Dataset
 from torch.utils.data import DataLoader
 
 from mirror.common.distributed import exit_process
-from mirror.data.two_view_dataset import StreamedTwoViewDataset, ViewSettings
+from mirror.data.views import StreamedTwoViewDataset, ViewSettings
 from tests.cmlm.test_trainer import make_trainer as make_cmlm_trainer
 from tests.cmlm.test_trainer import rows_of
+from tests.processes import run_two_processes
 from tests.tiny_trainer import make_trainer
-from tests.two_at_once import run_two_processes
 
 
 SETTINGS = ViewSettings(span_mask_length=5, span_mask_min_chars=20, mask_token=None, max_seq_length=16, seed=3)
@@ -72,18 +72,6 @@ def test_a_stream_of_documents_is_too(bert_folder, sentences, tmp_path):
         return make_cmlm_trainer(bert_folder, rows_of(sentences), folder, streaming=True, dropout=0.1, **flags)
 
     assert_resumes(make, tmp_path, stage="cmlm_bitext", per_device_train_batch_size=10)
-
-
-def test_workers_that_should_persist_read_the_masks_of_each_epoch(bert_folder, sentences, tmp_path):
-    losses = []
-    for name, flags in {
-        "none": {},
-        "two": {"dataloader_num_workers": 2, "dataloader_persistent_workers": True},
-    }.items():
-        trainer = make_trainer(bert_folder, sentences[:80], tmp_path / name, logging_steps=1, **flags)
-        trainer.train()
-        losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
-    assert losses[0] == losses[1] and len(losses[0]) == 8
 
 
 @pytest.mark.slow

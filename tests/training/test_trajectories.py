@@ -18,10 +18,9 @@ import torch
 from datasets import Dataset
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.cmlm.config import CMLMConfig
-from mirror.cmlm.trainer import CMLMTrainer
+from mirror.cmlm.trainer import CMLMConfig, CMLMTrainer
 from mirror.training.config import MirrorConfig
-from mirror.training.run_record import hardware, versions
+from mirror.training.record import hardware, versions
 from mirror.training.trainer import MirrorTrainer
 from tests.conftest import make_sentences
 

@@ -1,0 +1,169 @@
+"""Measures what grows with the size of the data: exact search, and the start of a training run.
+
+    python benchmarks/scale.py search
+    python benchmarks/scale.py corpus --rows 10000 100000 1000000
+    python benchmarks/scale.py corpus --rows 1000000 --streaming --steps 50
+    python benchmarks/scale.py corpus --rows 1000000 --repository ../an-older-checkout
+
+`search` takes random vectors, by default 5,000 queries and 400,000 entries of width 768, as in biomedical entity linking.
+`faiss-alone` is one call of `faiss.knn`, `linking` the complete task from vectors to ranks, and `full` the whole score matrix,
+which the others avoid. Making the vectors is not timed.
+
+`corpus` trains the embedded model on made-up sentences, a few steps of 32 texts, twice: the second run finds the cache of the
+first. With --streaming nothing is cached, and memory must not grow with the rows.
+
+Each measurement is a process of its own, so that peak memory is its own too. Run it on an idle machine.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from benchmarks.side_by_side import markdown, spread
+
+
+ROOT = Path(__file__).resolve().parents[1]
+METHODS = ("faiss-alone", "torch", "faiss", "linking", "full")
+K = 10
+KILOBYTE = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
+
+
+def main() -> None:
+    args = parse_arguments()
+    if args.one:
+        print(search_seconds(args))
+    elif args.what == "search":
+        compare_searches(args)
+    else:
+        compare_corpora(args)
+
+
+def parse_arguments(argv: list[str] | None = None) -> Namespace:
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    add = parser.add_argument
+    add("what", choices=("search", "corpus"), help="What to measure")
+    add("--queries", type=int, default=5_000, help="Number of query vectors. Default: 5000")
+    add("--entries", type=int, default=400_000, help="Number of vectors to search. Default: 400000")
+    add("--width", type=int, default=768, help="Width of a vector. Default: 768")
+    add("--rounds", type=int, default=3, help="Number of searches with each method. Default: 3")
+    add("--methods", nargs="+", choices=METHODS, default=METHODS[:-1], help=f"Default: {' '.join(METHODS[:-1])}")
+    add("--rows", nargs="+", type=int, default=[10_000, 100_000, 1_000_000], help="Sizes of the corpus")
+    add("--steps", type=int, default=1, help="Number of training steps. Default: 1")
+    add("--streaming", action="store_true", help="Whether to read the corpus as a stream. Default: False")
+    add("--repository", type=Path, default=ROOT, help="Checkout whose run_mirror.py is measured. Default: this one")
+    add("--one", choices=METHODS, help=SUPPRESS)  # starts a measuring subprocess
+    return parser.parse_args(argv)
+
+
+def run_and_measure(command: Sequence[object], **options) -> tuple[str, float, float]:
+    """Run a program to its end.
+
+    Returns:
+        Its output, its seconds, and its peak resident memory in GB.
+    """
+    start = time.perf_counter()
+    process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **options)
+    output = process.stdout.read().decode()
+    _, status, usage = os.wait4(process.pid, 0)
+    if status:
+        sys.exit(f"error: {' '.join(map(str, command))} failed")
+    return output, time.perf_counter() - start, usage.ru_maxrss * KILOBYTE / 1e9
+
+
+# ---- Search ----------------------------------------------------------------------------------------------------------
+
+
+def compare_searches(args: Namespace) -> None:
+    methods = [name for name in args.methods if "faiss" not in name or importlib.util.find_spec("faiss")]
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
+    sizes = ["--queries", args.queries, "--entries", args.entries, "--width", args.width]
+    for _ in range(args.rounds):
+        for name in methods:
+            output, _, memory = run_and_measure([sys.executable, __file__, "search", "--one", name, *sizes])
+            found[name].append((float(output), memory))
+    rows = []
+    for name, runs in found.items():
+        seconds, memory = zip(*runs, strict=True)
+        rows.append((name, spread(seconds), f"{args.queries / np.median(seconds):,.0f}", f"{max(memory):.2f}"))
+    print(f"{args.queries:,} queries x {args.entries:,} entries x {args.width}, k = {K}, {args.rounds} rounds\n")
+    print(markdown(("method", "seconds", "queries/s", "peak GB"), rows))
+
+
+def search_seconds(args: Namespace) -> float:
+    """Return the seconds of one search."""
+    from mirror.common.vectors import top_k
+    from mirror.evaluation.linking import link
+
+    queries, entries = vectors(args.queries, args.width, 0), vectors(args.entries, args.width, 1)
+    mentions = [(f"mention {number}", "C0") for number in range(args.queries)]
+    dictionary = [(f"name {number}", f"C{number}") for number in range(args.entries)]
+
+    def encode(texts: Sequence[str]) -> np.ndarray:
+        return queries if texts[0].startswith("mention") else entries
+
+    def faiss_alone() -> None:
+        import faiss
+
+        faiss.knn(queries, entries, K, metric=faiss.METRIC_INNER_PRODUCT)
+
+    run = {
+        "torch": lambda: top_k(queries, entries, K, use_faiss=False),
+        "faiss": lambda: top_k(queries, entries, K, use_faiss=True),
+        "faiss-alone": faiss_alone,
+        "linking": lambda: link(encode, mentions, dictionary),
+        "full": lambda: np.argsort(-(queries @ entries.T), axis=1)[:, :K],
+    }[args.one]
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def vectors(rows: int, width: int, seed: int) -> np.ndarray:
+    """Return random vectors of unit length, (rows, width), made block by block so that no copy of them is needed."""
+    generator, made = np.random.default_rng(seed), np.empty((rows, width), dtype=np.float32)
+    for start in range(0, rows, 8192):
+        block = generator.standard_normal((min(8192, rows - start), width), dtype=np.float32)
+        made[start : start + len(block)] = block / np.sqrt((block**2).sum(axis=1, keepdims=True))
+    return made
+
+
+# ---- Corpora ---------------------------------------------------------------------------------------------------------
+
+
+def compare_corpora(args: Namespace) -> None:
+    from benchmarks.stand_in import made_up_sentences
+
+    rows = []
+    for count in args.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            with open(f"{folder}/texts.txt", "w", encoding="utf-8") as file:
+                file.writelines(f"{text} {number}\n" for number, text in enumerate(made_up_sentences(count)))
+            runs = [train(args, folder) for _ in range(2)]
+        rows.append((f"{count:,}", *(cell for s, size in runs for cell in (f"{s:.0f} s", f"{size:.2f} GB"))))
+    print(markdown(("rows", "first run", "peak memory", "second run", "peak memory"), rows))
+
+
+def train(args: Namespace, folder: str) -> tuple[float, float]:
+    """Return seconds and peak GB of a training run, imports and saving included."""
+    command = [sys.executable, "run_mirror.py", "--train_file", f"{folder}/texts.txt", "--output_dir", f"{folder}/out"]
+    command += ["--max_steps", args.steps, "--per_device_train_batch_size", 32, "--force", "--disable_tqdm", "true"]
+    command += ["--streaming"] * args.streaming
+    environment = os.environ | {"HF_DATASETS_CACHE": f"{folder}/cache"}
+    return run_and_measure(command, cwd=args.repository, env=environment)[1:]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Decide whether earlier work may be reused: digests of content, stored results, manifests, the lock of a folder.
+
+Training runs, CMLM stages, cells of a study and evaluations all ask the same two questions: was this made from the
+same inputs, and is it whole? The first is answered by an identity, plain data that describes the inputs by content.
+The second is answered by a manifest, the sizes and checksums of the files of a folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from mirror.common.errors import InputError
+from mirror.common.files import atomic_path, atomic_write_text, sync_folder
+
+
+MANIFEST = "manifest.json"
+LOCK = "_lock"  # the underscore keeps it out of pushes
+_locks: list[FileLock] = []  # held until the process ends
+
+
+def plain(value: object) -> object:
+    """Return `value` as JSON reads it back: tuples become lists, paths and enums become strings."""
+    return json.loads(json.dumps(value, default=str))
+
+
+def digest(value: object) -> str:
+    """Return the SHA-256 of plain data. The order of keys does not matter."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def file_digest(path: str | Path) -> str:
+    """Return the SHA-256 of a file."""
+    found = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()
+
+
+class StoredWork:
+    """A JSON file with an identity and the work that was done under it.
+
+    >>> work = StoredWork(folder / "cell.json", identity)
+    >>> if work.content() is None:
+    ...     work.save({"scores": compute()})
+
+    Args:
+        path: the file. It is written atomically, so it is whole or absent.
+        identity: plain data that names every input of the work by its content.
+    """
+
+    def __init__(self, path: str | Path, identity: dict):
+        self.path, self.identity = Path(path), plain(identity)
+
+    def stored(self) -> dict | None:
+        """Return the whole file, `{"identity": ..., **content}`, whatever its identity. None: absent or damaged."""
+        try:
+            stored = json.loads(self.path.read_text(encoding="utf-8"))
+            return stored if isinstance(stored["identity"], dict) else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def content(self) -> dict | None:
+        """Return the content if it was stored under the same identity, else None."""
+        stored = self.stored()
+        return stored if stored and stored["identity"] == self.identity else None
+
+    def differences(self) -> list[str]:
+        """Return the names of the entries in which the stored identity differs from this one."""
+        before = (self.stored() or {}).get("identity", {})
+        return sorted(key for key in before.keys() | self.identity.keys() if before.get(key) != self.identity.get(key))
+
+    def save(self, content: dict) -> None:
+        """Replace the file by the identity and `content`."""
+        whole = {"identity": self.identity, **content}
+        atomic_write_text(self.path, json.dumps(whole, indent=2, ensure_ascii=False, default=to_python_scalar) + "\n")
+
+
+def to_python_scalar(value: object) -> object:
+    """Return a NumPy scalar as a Python number and anything else as a string, for `json.dumps(default=...)`."""
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def write_manifest(folder: str | Path, left_out: Sequence[str] = ()) -> None:
+    """List the files of a finished folder in its manifest, atomically, and flush all of them to the disk.
+
+    Args:
+        left_out: names of files that may change later.
+    """
+    folder = Path(folder)
+    entries = {}
+    for path in sorted(folder.rglob("*")):
+        if not path.is_file() or path.suffix == ".tmp" or path.name in (MANIFEST, *left_out):
+            continue
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        entries[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+    with atomic_path(folder / MANIFEST) as temporary, temporary.open("w", encoding="utf-8") as file:
+        json.dump(entries, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+    for changed in (*(path for path in folder.rglob("*") if path.is_dir()), folder, folder.parent):
+        sync_folder(changed)
+
+
+def listed_files(folder: str | Path) -> set[str]:
+    """Return the names in the manifest of a folder. Empty if it has no readable manifest."""
+    try:
+        return set(json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return set()
+
+
+def is_complete(folder: str | Path) -> bool:
+    """Return whether a folder holds every file of its manifest, byte for byte."""
+    folder = Path(folder)
+    try:
+        listed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if not listed or any((folder / name).stat().st_size != entry["bytes"] for name, entry in listed.items()):
+            return False
+        return all(file_digest(folder / name) == entry["sha256"] for name, entry in listed.items())
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return False
+
+
+def lock_output_dir(output_dir: str | Path) -> None:
+    """Keep other runs out of an output folder until this process ends, or raise an `InputError` that names the holder."""
+    path = Path(output_dir) / LOCK
+    lock = FileLock(path, timeout=0, is_singleton=True)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        holder = path.read_text(encoding="utf-8") or "another process"
+        raise InputError(
+            f"--output_dir {output_dir} is in use by {holder}; wait for its end, or choose another folder"
+        ) from error
+    path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+    _locks.append(lock)

@@ -1,0 +1,154 @@
+"""The cache of `datasets`: maps are found again by their code and parameters, and truncated files are written again.
+
+Cache files are Arrow streams. A file that was truncated by a power failure or a full disk fails to open or, if the cut is between
+two batches of rows, opens as a shorter one. Only a complete file ends with the end mark. Changed bytes are not detected.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import inspect
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import datasets
+import pyarrow as pa
+from datasets import Dataset, IterableDataset
+from datasets.fingerprint import Hasher, generate_random_fingerprint, get_temporary_cache_files_directory
+from transformers import PreTrainedTokenizerBase
+
+from mirror.common.errors import InputError, one_line
+
+
+logger = logging.getLogger(__name__)
+
+END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
+
+
+def load_dataset(*args, **options) -> Dataset | IterableDataset:
+    """Call `datasets.load_dataset` for one split. Truncated cache files are written again."""
+
+    def load(afresh: bool) -> Dataset | IterableDataset:
+        if afresh:
+            for path in _damaged_infos():
+                path.unlink()
+        mode = {"download_mode": "reuse_cache_if_exists"} if afresh else {}  # downloads are kept
+        return datasets.load_dataset(*args, **options, **mode)
+
+    return _retry_truncated(load)
+
+
+def map_rows(
+    rows: Dataset | IterableDataset,
+    function: Callable,
+    calls: tuple[Callable, ...] = (),
+    user_function: Callable | None = None,
+    **options,
+) -> Dataset | IterableDataset:
+    """Call `rows.map(function, ...)`. Truncated cache files are written again.
+
+    The cache file is identified by the content of the rows, the source code and the parameters.
+
+    Args:
+        function: a function of a module.
+        calls: functions and classes of other modules of this project whose code the result depends on too.
+        user_function: a function of the user that the result depends on too. If it cannot be hashed, nothing is
+            cached, and the rows are made in one process, because it cannot be sent to others either.
+    """
+    if isinstance(rows, IterableDataset):
+        return rows.map(function, **options)
+    try:
+        content = [content_of(user_function)] if user_function else []
+    except Exception as error:  # pickling fails with as many types as there are objects
+        name = getattr(user_function, "__name__", type(user_function).__name__)
+        logger.warning("The rows made by %s are not cached: it cannot be hashed (%s)", name, one_line(error, 120))
+        options |= {"num_proc": None, "load_from_cache_file": False}
+        # `datasets` removes this folder when the process ends.
+        place = Path(get_temporary_cache_files_directory()) / f"cache-{generate_random_fingerprint()}.arrow"
+        return rows.map(function, **options, new_fingerprint=generate_random_fingerprint(), cache_file_name=str(place))
+    # `datasets` identifies a function of a module by its name, so it would find the rows of an older version of the code.
+    modules = [inspect.getsource(sys.modules[item.__module__]) for item in (function, *calls)]
+    parameters = {key: value for key, value in options.items() if key not in ("desc", "num_proc", "fn_kwargs")}
+    arguments = {
+        key: tokenizer_state(value) if isinstance(value, PreTrainedTokenizerBase) else value
+        for key, value in options.get("fn_kwargs", {}).items()
+    }
+    key = Hasher.hash((rows._fingerprint, function.__qualname__, modules, parameters, arguments, *content))
+    options["new_fingerprint"] = key
+    return _retry_truncated(
+        lambda afresh: rows.map(function, **options, load_from_cache_file=False if afresh else None)
+    )
+
+
+def content_of(function: Callable) -> str:
+    """Return a hash of a user's function: its code, what it closes over, and the source of its module if it has one.
+
+    Not included: modules that it imports. Raises an exception of any type if the function cannot be pickled.
+    """
+    # A function of a script or notebook, a lambda and a closure are hashed by their code and the globals that they
+    # use. The name of a function of a module would be all that is hashed of it.
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    module = getattr(inner, "__module__", None) or type(inner).__module__
+    try:
+        source = inspect.getsource(sys.modules[module]) if module != "__main__" else ""
+    except (OSError, TypeError, KeyError):  # built in, or defined where there is no file
+        source = ""
+    return Hasher.hash((function, source))
+
+
+def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return class, vocabulary, rules and settings of a tokenizer as a string to hash."""
+    if tokenizer.is_fast:
+        state = json.loads(tokenizer.backend_tokenizer.to_str())
+        # Earlier calls leave their truncation and padding in a tokenizer. They do not change the ids of a text.
+        return repr((type(tokenizer).__name__, {**state, "truncation": None, "padding": None}))
+    with TemporaryDirectory() as folder:  # a tokenizer in Python has no state to ask for but the files that it saves
+        tokenizer.save_pretrained(folder)
+        return repr([(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())])
+
+
+def _retry_truncated(make: Callable[[bool], Dataset | IterableDataset]) -> Dataset | IterableDataset:
+    try:
+        rows = make(False)
+        files = [] if isinstance(rows, IterableDataset) else [Path(file["filename"]) for file in rows.cache_files]
+        truncated = [str(path) for path in files if not _has_end(path)]
+    except (OSError, pa.ArrowInvalid, json.JSONDecodeError) as error:
+        cache = str(datasets.config.HF_DATASETS_CACHE)
+        if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS) and cache in str(error):
+            reason = f"the datasets cache {cache} cannot be written ({error.strerror})"
+            raise InputError(f"{reason}; set HF_DATASETS_CACHE to another folder") from error
+        # Subclasses of these mean something else: a missing file, or the network.
+        if type(error) not in (OSError, pa.ArrowInvalid, json.JSONDecodeError) or getattr(error, "errno", None):
+            raise
+        if isinstance(error, json.JSONDecodeError) and not _damaged_infos():  # the file is the user's
+            raise
+        truncated = [one_line(error, 120)]
+    if not truncated:
+        return rows
+    logger.warning("a file of the datasets cache is truncated and is written again (%s)", ", ".join(truncated))
+    return make(True)
+
+
+def _damaged_infos() -> list[Path]:
+    """Return the descriptions of cached datasets that are not JSON. They keep `datasets` from opening any of them again."""
+    damaged = []
+    for path in Path(datasets.config.HF_DATASETS_CACHE).rglob("dataset_info.json"):
+        try:
+            json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            damaged.append(path)
+    return damaged
+
+
+def _has_end(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - len(END_MARK)))
+        return file.read() == END_MARK

@@ -1,0 +1,258 @@
+"""Cleaning of a corpus: blank rows, repeated rows, near-duplicates, texts that are held out of training, and a report.
+
+Texts are compared by hashes, and the result selects rows of a dataset that stays on disk. Memory grows by some 50 bytes per row,
+whatever the length of the texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+from datasets import Dataset, IterableDataset
+from datasketch import MinHash, MinHashLSH
+
+from mirror.common.errors import InputError
+from mirror.data.augmentation import augmentation_name, is_maskable
+from mirror.data.files import reading
+from mirror.data.source import CorpusSource, source_name
+
+
+if TYPE_CHECKING:  # it imports torch
+    from mirror.data.views import TwoViews
+
+
+READ_ROWS = 10_000  # rows in memory at once
+COMPARED_ROWS = 20_000  # rows that the report searches for near-duplicates, in about a second
+SIMILARITY = 0.8  # Jaccard similarity from which two texts are near-duplicates
+PERMUTATIONS = 64  # of MinHash
+HELD_OUT_TEXTS = 1000
+
+
+@dataclass(frozen=True)
+class NearDuplicates:
+    """Rows that are near-duplicates of an earlier row, which is not one itself."""
+
+    rows: np.ndarray  # (M,) indices
+    examples: list[tuple[str, str]]  # some of them, each beside the earlier text
+
+
+@dataclass
+class Corpus:
+    """Rows to train on, and what was counted while they were read."""
+
+    rows: Dataset | IterableDataset  # columns: text, and text_pair in pair mode
+    source: CorpusSource = field(default_factory=CorpusSource)
+    blank_rows: int = 0
+    duplicate_rows: int = 0  # rows equal to an earlier one, whether dropped or kept
+    read_rows: int = 0  # not blank, duplicates included
+    equal_pairs: int = 0  # unordered pairs of equal texts among the rows read: each can be a false negative
+    near_duplicates: NearDuplicates | None = None  # those that were dropped
+    held_out_rows: int = 0
+
+    def sample_texts(self, count: int = 8) -> list[str]:
+        """Return `count` texts from everywhere in the corpus, or the first ones of a stream."""
+        if isinstance(self.rows, IterableDataset):
+            with reading(source_name(self.source)):
+                return [row["text"] for row in self.rows.take(count)]
+        places = np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)
+        return list(self.rows.select(places)["text"])
+
+
+def clean(rows: Dataset, source: CorpusSource | None = None) -> Corpus:
+    """Drop blank rows and, unless they are to be kept, repeated rows: in a batch, two equal texts are false negatives.
+
+    The columns of `rows` are stripped strings (`mirror.data.corpus.pick_columns` strips them).
+    """
+    source = source or CorpusSource()
+    hashes = np.stack([_hashes(rows, name, 16) for name in rows.column_names], axis=1)  # (N, columns, 2)
+    is_blank = (hashes == np.frombuffer(_digest("", 16), dtype=np.uint64)).all(axis=2)  # (N, columns)
+    position = np.flatnonzero(~is_blank.any(axis=1))
+    hashes = hashes[position]
+    order, is_new = _sorted_groups(hashes.reshape(len(hashes), 2 * hashes.shape[1]))
+    is_first = np.zeros(len(hashes), dtype=bool)
+    is_first[order[is_new]] = True
+    kept = np.ones_like(is_first) if source.keep_duplicates else is_first
+    seen, limit = len(rows), source.max_train_samples
+    if limit is not None and kept.sum() >= limit:  # rows after the last one that is kept count as not read
+        end = int(np.flatnonzero(kept)[limit - 1]) + 1
+        kept, is_first, hashes, position = kept[:end], is_first[:end], hashes[:end], position[:end]
+        seen = int(position[-1]) + 1
+    # Unordered pairs of rows that share a text. The same text twice in one row counts once.
+    differs = (hashes[:, 0] != hashes[:, -1]).any(axis=1)  # never in a corpus of one column
+    _, is_new = _sorted_groups(np.concatenate([hashes[:, 0], hashes[differs, -1]]))
+    counts = np.diff(np.flatnonzero(np.append(is_new, True)))
+    pairs = int((counts * (counts - 1) // 2).sum())
+    blank, repeated = seen - len(position), int((~is_first).sum())
+    return Corpus(rows.select(position[kept]), source, blank, repeated, len(position), pairs)
+
+
+def find_near_duplicates(rows: Dataset) -> NearDuplicates:
+    """Find rows whose `text` is almost that of an earlier row, in about 60 microseconds and 2 kB of memory per row.
+
+    Two texts are near-duplicates if their sets of words and pairs of neighboring words, in lower case and without punctuation, have
+    a Jaccard similarity of at least `SIMILARITY`. MinHash finds the candidates.
+    """
+    index = MinHashLSH(threshold=SIMILARITY, num_perm=PERMUTATIONS)
+    found, examples, row = [], [], -1
+    for batch in rows.select_columns(["text"]).iter(batch_size=1000):
+        shingles = [_shingles(text) for text in batch["text"]]
+        for own, signature in zip(shingles, MinHash.generator(shingles, num_perm=PERMUTATIONS), strict=True):
+            row += 1
+            for at in sorted(index.query(signature)):
+                earlier = rows[at]["text"]
+                first, second = {*own}, {*_shingles(earlier)}
+                if len(first & second) / max(1, len(first | second)) >= SIMILARITY:  # 0 for two texts without words
+                    break
+            else:
+                index.insert(row, signature, check_duplication=False)
+                continue
+            found.append(row)
+            if len(examples) < 3:
+                examples.append((rows[row]["text"], earlier))
+    return NearDuplicates(np.array(found, dtype=np.int64), examples)
+
+
+def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset | None]:
+    """Take the `count` distinct texts with the lowest hashes out of the corpus. No text is on both sides.
+
+    Args:
+        corpus: of a stream, the lowest hashes are those of its first 10 `count` rows.
+        count: default: 1,000, at most a tenth of the corpus, and none of a corpus below 500 rows. 0: none.
+
+    Returns:
+        The corpus without these texts, in either column, and their rows. None: there are none. An `InputError`: the
+        corpus has at most `count` texts.
+    """
+    if count == 0:
+        return corpus, None
+    rows = corpus.rows
+    if isinstance(rows, IterableDataset):
+        rows = Dataset.from_list(list(rows.take(10 * (count or HELD_OUT_TEXTS))))
+    hashes = np.stack([_hashes(rows, column, 8)[:, 0] for column in rows.column_names], axis=1)  # (N, columns)
+    distinct, first = np.unique(hashes[:, 0], return_index=True)
+    if count is None:
+        count = min(HELD_OUT_TEXTS, int(0.1 * len(distinct)))
+        if count < 50:  # fewer texts tell nothing
+            return corpus, None
+    if count >= len(distinct):
+        raise InputError(f"--validation_samples {count}: the corpus has only {len(distinct):,} distinct texts")
+    chosen = distinct[:count]
+    if isinstance(corpus.rows, IterableDataset):
+        rest = corpus.rows.filter(_is_for_training, fn_kwargs={"held_out": frozenset(chosen.tolist())})
+    else:
+        rest = rows.select(np.flatnonzero(~np.isin(hashes, chosen).any(axis=1)))
+    return replace(corpus, rows=rest, held_out_rows=count), rows.select(np.sort(first[:count]))
+
+
+def _digest(text: str, size: int) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest()
+
+
+def _hashes(rows: Dataset, column: str, size: int) -> np.ndarray:
+    """Return hashes of `size` bytes of every text of a column, (N, size / 8) uint64."""
+    hashes, start = np.empty((len(rows), size // 8), dtype=np.uint64), 0
+    for batch in rows.select_columns([column]).iter(batch_size=READ_ROWS):
+        digests = b"".join(_digest(text, size) for text in batch[column])
+        hashes[start : start + len(batch[column])] = np.frombuffer(digests, dtype="<u8").reshape(-1, size // 8)
+        start += len(batch[column])
+    return hashes
+
+
+def _sorted_groups(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a stable sorting order of (N, K), and whether each row in that order differs from the one before it."""
+    order = np.lexsort(rows.T)
+    is_new = np.ones(len(rows), dtype=bool)
+    is_new[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
+    return order, is_new
+
+
+def _is_for_training(row: dict[str, str], held_out: frozenset[int]) -> bool:
+    return not any(int.from_bytes(_digest(text, 8), "little") in held_out for text in row.values())
+
+
+def _shingles(text: str) -> list[bytes]:
+    words = re.findall(r"\w+", text.lower())
+    return [" ".join(run).encode() for run in (*zip(words), *pairwise(words))]
+
+
+def near_duplicates_of(corpus: Corpus) -> NearDuplicates | None:
+    """Return the near-duplicates that were dropped, or those among the first rows. None: a stream, or switched off."""
+    if corpus.near_duplicates or corpus.source.near_duplicates == "off" or isinstance(corpus.rows, IterableDataset):
+        return corpus.near_duplicates
+    return find_near_duplicates(corpus.rows.select(range(min(len(corpus.rows), COMPARED_ROWS))))
+
+
+def false_negative_chance(equal_pairs: int, rows: int, batch_size: int) -> float:
+    """Return the chance that a random batch holds two equal texts (Poisson approximation of drawing without replacement)."""
+    if rows < 2:
+        return 0.0
+    return -math.expm1(-equal_pairs * batch_size * (batch_size - 1) / (rows * (rows - 1)))
+
+
+def corpus_report(
+    corpus: Corpus, dataset: TwoViews, batch_size: int, near_duplicates: NearDuplicates | None = None
+) -> dict[str, float | int | str | list[int]]:
+    """Return facts of the corpus for the log, `train_results.json` and the model card. They contain no text.
+
+    The report of a stream is empty, because it is not read ahead. `batch_size` rows are compared in one step.
+    """
+    if isinstance(corpus.rows, IterableDataset):
+        return {}
+    settings = dataset.settings
+    lengths = dataset.lengths("first_ids")
+    column = "text_pair" if "text_pair" in corpus.rows.column_names else "text"
+    batches = corpus.rows.select_columns([column]).iter(batch_size=READ_ROWS)
+    span = (settings.span_mask_length, settings.span_mask_min_chars)
+    masked = sum(is_maskable(text, *span) for batch in batches for text in batch[column])
+    chance = false_negative_chance(corpus.equal_pairs, corpus.read_rows, batch_size)
+    return {
+        "rows": len(corpus.rows),
+        "held_out_rows": corpus.held_out_rows,
+        "blank_rows_dropped": corpus.blank_rows,
+        "duplicate_rows": corpus.duplicate_rows,
+        "duplicates_kept": corpus.source.keep_duplicates,
+        "tokens_p5_p50_p95_max": [int(np.percentile(lengths, q)) for q in (5, 50, 95, 100)],
+        "tokens_mean": float(lengths.mean()),
+        "share_at_max_length": float((lengths >= settings.max_seq_length).mean()),
+        "augmentation": augmentation_name(settings.augmentation),
+        "share_span_masked": masked / len(corpus.rows),
+        "batch_size": batch_size,
+        "false_negative_chance_with_duplicates": chance,
+        "near_duplicate_rows": len(near_duplicates.rows) if near_duplicates else None,
+        "near_duplicates": corpus.source.near_duplicates,
+    }
+
+
+def format_report(report: dict, near_duplicates: NearDuplicates | None = None) -> str:
+    """Return the report as a few aligned lines, with examples of the near-duplicates."""
+    if not report:
+        return "  streamed: rows are seen once, duplicates are not looked for"
+    low, median, high, longest = report["tokens_p5_p50_p95_max"]
+    duplicates = "kept" if report["duplicates_kept"] else "dropped"
+    lines = [
+        f"  rows                 {report['rows']:,}, and {report['held_out_rows']:,} held out to test on",
+        f"  duplicates           {report['duplicate_rows']:,} {duplicates}; with them {report['batch_size']}-row batches"
+        f" would hold a false negative {report['false_negative_chance_with_duplicates']:.0%} of the time",
+    ]
+    if report["near_duplicate_rows"]:
+        dropped = report["near_duplicates"] == "drop"
+        searched = "" if dropped else f" of {min(report['rows'], COMPARED_ROWS):,}"
+        advice = "dropped" if dropped else "kept; --near_duplicates drop leaves them out"
+        lines.append(f"  near-duplicates      {report['near_duplicate_rows']:,}{searched} {advice}, such as")
+        for pair in near_duplicates.examples if near_duplicates else ():
+            lines.append("    " + "  ~  ".join(text if len(text) <= 50 else f"{text[:47]}..." for text in pair))
+    lines += [
+        f"  blank rows           {report['blank_rows_dropped']:,} dropped",
+        f"  tokens per row       {low} / {median} / {high} / {longest} (5%, median, 95%, longest)",
+        f"  cut at the limit     {report['share_at_max_length']:.1%} of the rows reach --max_seq_length",
+        f"  span mask            applies to {report['share_span_masked']:.1%} of the rows"
+        if report["augmentation"] == "span"
+        else f"  augmentation         {report['augmentation']}",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,83 @@
+"""The flags of the corpus, which are also the options of `load_corpus`. Imports neither torch nor datasets."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated
+
+from mirror.common.errors import InputError
+from mirror.common.flags import at_least, condition, flag, one_of, run_checks
+
+
+NEAR_DUPLICATES = ("report", "drop", "off")
+
+
+@dataclass
+class SourceArguments:
+    """Flags of the corpus that all scripts that train share."""
+
+    _argument_group_name = "Texts"
+
+    train_file: list[str] | None = flag(
+        None,
+        "Files with raw text: txt (one text per line), csv, tsv, json, jsonl or parquet, each also as .gz; names, "
+        "folders or globs. Default: the docstrings of the Python packages on this machine.",
+    )
+    dataset_name: str | None = flag(
+        None, "Name of a Hub dataset, or path to a local dataset folder, instead of files."
+    )
+    dataset_config_name: str | None = flag(None, "Configuration of the dataset. Default: the only one.")
+    dataset_split: str = flag("train", "Split of the dataset.")
+    streaming: bool = flag(False, "Whether to read while training, for datasets larger than the disk.")
+    text_column: str | None = flag(None, "Column with the text. Default: 'text', or the only column.")
+    pair_columns: Annotated[list[str] | None, condition(lambda names: len(names) == 2, "two names")] = flag(
+        None, "Two columns with the same meaning (supervised pairs). Default: none, each text twice."
+    )
+    max_train_samples: Annotated[int | None, at_least(1)] = flag(
+        None, "Number of distinct texts to use, from the start. Default: all."
+    )
+
+    def __post_init__(self) -> None:
+        if self.train_file and self.dataset_name:
+            raise InputError("give --train_file or --dataset_name, not both")
+        run_checks(self, type(self))
+
+    def check_files(self) -> None:
+        """Raise an `InputError` if a file does not exist or has an unknown ending."""
+        from mirror.data.files import expand_paths  # imports datasets, which --help does not need
+
+        expand_paths(self.train_file or ())
+
+    def source(self) -> CorpusSource:
+        """Return the options for `mirror.data.corpus.load_corpus`."""
+        names = [item.name for item in fields(CorpusSource) if hasattr(self, item.name)]
+        return CorpusSource(**{name: getattr(self, name) for name in names})
+
+
+@dataclass
+class CorpusSource(SourceArguments):
+    """Flags of the corpus of run_mirror.py, and the options of `load_corpus`."""
+
+    pair_separator: str | None = flag(
+        None, "Separator of two texts on one line of a txt file, such as '||'. Default: one text per line."
+    )
+    strict: bool = flag(False, "Whether to refuse a txt file with a line over 1 MB instead of leaving the line out.")
+    keep_duplicates: bool = flag(
+        False, "Whether to keep repeated rows. In a batch, two equal texts are false negatives."
+    )
+    near_duplicates: Annotated[str, one_of(NEAR_DUPLICATES)] = flag(
+        "report",
+        "What to do with rows that are almost equal to an earlier one, found by MinHash: report (count them in the "
+        "first 20,000 rows, with examples), drop (from all rows), or off.",
+    )
+
+
+def source_name(source: CorpusSource) -> str:
+    """Return the files or the dataset as the user named them."""
+    return source.dataset_name or " ".join(source.train_file or ()) or "train_dataset"
+
+
+def source_settings(source: CorpusSource) -> dict:
+    """Return the options that were set, as plain data for the record of a run."""
+    values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(source).items()}
+    return {key: value for key, value in values.items() if value not in (None, [])}

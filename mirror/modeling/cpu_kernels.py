@@ -1,0 +1,154 @@
+"""Faster kernels for CPUs: attention within the texts of a packed row, by equal length, and linear layers in oneDNN."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from itertools import accumulate, pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from mirror.modeling.dropout import dropout_mask
+
+
+Group = tuple[int, int]  # texts, tokens of each
+
+
+@torch.compiler.disable  # groups differ in every batch, and each would be compiled
+def attend_by_length(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: Tensor | None,
+    groups: list[Group],
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+) -> Tensor:
+    """Return attention within each of the concatenated texts, (S, H, d) each as (S, H, d), with zeros after the last text.
+
+    `scale` is drophead's factor of each head of a text, (texts, H). There is a group for every run of texts of equal
+    length, in packed order. The rest is as in `mirror.modeling.attention.mirror_attention`.
+    """
+    scaling = scaling or query.shape[-1] ** -0.5
+    noise = _noise(query, scale, groups, dropout)
+    return _AttentionByLength.apply(query, key, value, noise, groups, scaling, sliding_window)
+
+
+def sliding_window_mask(length: int, sliding_window: int, device: torch.device) -> Tensor:
+    """Return whether two positions are less than `sliding_window` apart, (T, T)."""
+    position = torch.arange(length, device=device)
+    return (position[:, None] - position).abs() < sliding_window
+
+
+def _noise(query: Tensor, scale: Tensor | None, groups: list[Group], dropout: float) -> list[Tensor | None]:
+    """Return the factors of each group's attention weights, (texts * H, T, T): dropout mask, drophead factor, or both."""
+    heads = query.shape[1]
+    noise: list[Tensor | None] = [None] * len(groups)
+    if dropout:  # one draw for all groups
+        sizes = [heads * texts * length * length for texts, length in groups]
+        like = query.new_empty(sum(sizes), dtype=torch.promote_types(query.dtype, torch.float32))
+        masks = dropout_mask(like, dropout).split(sizes)
+        noise = [mask.view(-1, length, length) for mask, (_, length) in zip(masks, groups, strict=True)]
+    if scale is not None:
+        factors = scale.flatten()[:, None, None].split([heads * texts for texts, _ in groups])
+        noise = [factor if mask is None else mask * factor for mask, factor in zip(noise, factors, strict=True)]
+    return noise
+
+
+class _AttentionByLength(torch.autograd.Function):
+    # Written by hand, because autograd would visit a dozen small nodes for each of some 30 lengths per layer, which made a whole
+    # training step a tenth slower. Products are in float32 or higher: a batch has some 150 shapes, almost all of them new, and for
+    # bfloat16 oneDNN compiles and keeps a kernel per shape, which took more time than the products, and a megabyte each.
+    @staticmethod
+    @torch.autocast("cpu", enabled=False)
+    def forward(ctx, query, key, value, noise, groups, scaling, sliding_window):
+        output, saved = query.new_zeros(query.shape), []
+        ends = accumulate((texts * length for texts, length in groups), initial=0)
+        places = [slice(start, end) for start, end in pairwise(ends)]
+        for group, place, mask in zip(groups, places, noise, strict=True):
+            q, k, v = (_take(x, place, group) for x in (query, key, value))  # (texts * H, T, d) each
+            scores = torch.bmm(q, k.transpose(1, 2)).mul_(scaling)
+            if sliding_window and group[1] > sliding_window:
+                local = sliding_window_mask(group[1], sliding_window, scores.device)
+                scores.masked_fill_(~local, torch.finfo(scores.dtype).min)
+            weights = scores.softmax(dim=-1)
+            _put(output, place, group, torch.bmm(weights if mask is None else weights * mask, v))
+            saved += [q, k, v, weights, mask]
+        ctx.save_for_backward(*saved)
+        ctx.groups, ctx.places, ctx.scaling = groups, places, scaling
+        return output
+
+    @staticmethod
+    @once_differentiable
+    @torch.autocast("cpu", enabled=False)
+    def backward(ctx, gradient):
+        of_inputs = [torch.zeros_like(gradient) for _ in range(3)]
+        saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)  # five per group, as saved
+        for group, place, (q, k, v, weights, mask) in zip(ctx.groups, ctx.places, saved, strict=True):
+            of_output = _take(gradient, place, group)
+            of_weights = torch.bmm(of_output, v.transpose(1, 2))
+            noisy = weights
+            if mask is not None:
+                noisy, of_weights = weights * mask, of_weights.mul_(mask)
+            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype).mul_(ctx.scaling)
+            _put(of_inputs[0], place, group, torch.bmm(of_scores, k))
+            _put(of_inputs[1], place, group, torch.bmm(of_scores.transpose(1, 2), q))
+            _put(of_inputs[2], place, group, torch.bmm(noisy.transpose(1, 2), of_output))
+        return *of_inputs, None, None, None, None
+
+
+def _take(x: Tensor, where: slice, group: Group) -> Tensor:
+    """Return a group's part of (S, H, d) as (texts * H, T, d), converted and transposed in one copy."""
+    batch, wide = x[where].unflatten(0, group).transpose(1, 2), torch.promote_types(x.dtype, torch.float32)
+    return batch.to(wide, memory_format=torch.contiguous_format).flatten(0, 1)
+
+
+def _put(x: Tensor, where: slice, group: Group, batch: Tensor) -> None:
+    """Write a group's output into `x`."""
+    x[where].unflatten(0, group).transpose(1, 2).copy_(batch.unflatten(0, (group[0], -1)))
+
+
+class OneDNNLinear(nn.Module):
+    """A linear layer with the weights that it has now, without gradient."""
+
+    # As `torch.utils.mkldnn.MkldnnLinear`, but without TorchScript, which PyTorch has deprecated.
+    def __init__(self, layer: nn.Linear):
+        super().__init__()
+        self.weight = layer.weight.detach().to_mkldnn()
+        self.bias = None if layer.bias is None else layer.bias.detach().to_mkldnn()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.ops.aten.mkldnn_linear(inputs.to_mkldnn(), self.weight, self.bias).to_dense()
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Return whether this is an AMD processor with AVX-512, on Linux. PyTorch calls MKL, which uses only AVX2 on them."""
+    processor = Path("/proc/cpuinfo")
+    is_amd = processor.is_file() and "AuthenticAMD" in processor.read_text(encoding="utf-8")
+    return is_amd and torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+
+
+@contextmanager
+def onednn_linear(model: nn.Module) -> Iterator[None]:
+    """Run the linear layers of `model` that are in float32 on the CPU in oneDNN, as copies without gradient."""
+    replaced = []
+    for module in list(model.modules()):
+        for name, layer in module.named_children():
+            # Hooks may change a layer at each call, and weights of another kind (sharded, quantized) cannot be copied.
+            has_hooks = layer._forward_hooks or layer._forward_pre_hooks
+            if type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and not has_hooks:
+                if layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu":
+                    replaced.append((module, name, layer))
+    try:
+        for module, name, layer in replaced:
+            setattr(module, name, OneDNNLinear(layer))
+        yield
+    finally:
+        for module, name, layer in replaced:
+            setattr(module, name, layer)

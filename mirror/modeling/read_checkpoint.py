@@ -1,0 +1,218 @@
+"""Read what a checkpoint says about itself: configuration, modules, pooling, length and prompts. Reads no weights of the backbone.
+
+Whatever is wrong with a folder of somebody else becomes one line that names it, before anything large is allocated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from transformers import AutoConfig, AutoModel, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CAUSAL_FAMILIES
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED_FAMILIES
+from transformers.utils import logging as transformers_logging
+
+from mirror.common import trust
+from mirror.common.errors import InputError, library_errors
+from mirror.modeling.pooling import POOLING_MODES
+
+
+MIRROR_CONFIG = "mirror_config.json"  # the file that this project adds to a checkpoint
+FIRST_MODULES = ("Transformer", "Pooling")
+LATER_MODULES = ("Dense", "LayerNorm", "Normalize", "Dropout")  # modules that turn one vector into another
+
+
+def checkpoint_settings(name_or_path: str) -> dict:
+    """Return what a checkpoint says about its embeddings. Empty for a plain language model.
+
+    The keys, if stated: pooling, max_seq_length, head (modules after the pooling), prompts, default_prompt_name, truncate_dim.
+    Raises an `InputError` if the checkpoint is damaged or cannot be used.
+    """
+    check_name(name_or_path)
+    with loading(name_or_path):
+        settings = read_json(name_or_path, MIRROR_CONFIG, dict) or {}
+        if not settings or settings.get("has_head"):
+            modules = modules_of(name_or_path)
+            settings = (_sentence_transformers_settings(name_or_path, modules) if modules else {}) | settings
+        prompts = settings.get("prompts") or {}
+        if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
+            raise ValueError(f"prompts {prompts!r} are not texts by name")
+        if settings.get("pooling") not in (None, *POOLING_MODES):
+            raise ValueError(f"pooling {settings['pooling']!r} is not one of {', '.join(POOLING_MODES)}")
+        if not isinstance(settings.get("default_prompt_name"), str | None):
+            raise ValueError(f"default_prompt_name {settings['default_prompt_name']!r} is not a name")
+        for name in ("max_seq_length", "truncate_dim"):
+            value = settings.get(name)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(f"{name} {value!r} is not a positive whole number")
+    return settings
+
+
+def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_name: str | None) -> str:
+    """Return the text before every text: the given one, the one of this name, or the checkpoint's default.
+
+    `known` are its `checkpoint_settings`. Raises an `InputError` if there is no prompt of that name, or the checkpoint
+    leaves the prompt out of its pooling.
+    """
+    prompts = known.get("prompts") or {}
+    name = prompt_name or known.get("default_prompt_name")
+    if prompt is None and name is not None:
+        if name not in prompts:
+            # Versions of the library differ in which empty prompts they add.
+            written = ", ".join(key for key, text in prompts.items() if text)
+            has = f"{name_or_path} has no prompt '{name}'; it has {written or 'none'}"
+            raise InputError(f"{has}; or give one with --prompt")
+        prompt = prompts[name]
+    if prompt and not known.get("include_prompt", True):
+        reason = f"{name_or_path} leaves the prompt out of its pooling, which is not supported"
+        raise InputError(f"{reason}; use --prompt ''")
+    return prompt or ""
+
+
+def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> dict:
+    """Let sentence-transformers read pooling, length and later modules of its own checkpoint."""
+    from sentence_transformers import SentenceTransformer
+
+    check_size(name_or_path, load_config(name_or_path))
+    for module in modules:
+        folder = check_inside(name_or_path, module["path"])
+        trust.check_weights(name_or_path, folder)
+        config = read_json(name_or_path, f"{folder}/config.json", dict) or {} if folder else {}
+        sizes = [config.get(name) for name in ("in_features", "out_features")]
+        stored = trust.weights_bytes(name_or_path, folder)
+        # As `check_size`, for a dense layer.
+        if stored is not None and all(type(size) is int for size in sizes) and sizes[0] * sizes[1] > 8 * stored:
+            asked = f"{name_or_path}: {folder}/config.json asks for a layer of {sizes[0]:,} x {sizes[1]:,} weights"
+            raise InputError(f"{asked}, but what is stored has {stored:,} bytes")
+    with quiet():
+        loaded = SentenceTransformer(name_or_path, device="cpu", **trust.remote_code(), model_kwargs=trust.weights())
+    mode, known = loaded[1].pooling_mode, ", ".join(POOLING_MODES)
+    if mode not in POOLING_MODES:
+        raise InputError(f"{name_or_path}: its pooling {mode!r} is not one that can be used: {known}")
+    stated = {name: getattr(loaded, name) for name in ("max_seq_length", "prompts", "default_prompt_name")}
+    stated |= {"pooling": mode, "head": list(loaded)[2:], "truncate_dim": getattr(loaded, "truncate_dim", None)}
+    return stated | {"include_prompt": getattr(loaded[1], "include_prompt", True)}
+
+
+def modules_of(name_or_path: str) -> list[dict]:
+    """Return the content of `modules.json`, or an empty list if there is none.
+
+    Raises an `InputError` if it is damaged, or names a module that this project can neither use nor train through.
+    """
+    modules = read_json(name_or_path, "modules.json", list) or []
+    for number, module in enumerate(modules):
+        library, _, kind = module["type"].rpartition(".")
+        known = FIRST_MODULES[number : number + 1] or LATER_MODULES
+        is_custom = not f"{library}.".startswith("sentence_transformers.")
+        if is_custom and number >= len(FIRST_MODULES) and trust.remote_code()["trust_remote_code"]:
+            continue
+        if is_custom or kind not in known:
+            what = (
+                f"{name_or_path}: its module {number + 1}, {module['type']}, can be neither used nor trained through"
+            )
+            usable = f"{', '.join(FIRST_MODULES)}, and then {', '.join(LATER_MODULES)} of sentence-transformers"
+            raise InputError(f"{what}; what can is {usable}")
+    return modules
+
+
+def backbone_subfolder(name_or_path: str) -> str:
+    """Return the folder of the backbone inside a checkpoint: "" or, in older ones, such as `0_Transformer`."""
+    modules = modules_of(name_or_path)
+    return check_inside(name_or_path, modules[0]["path"]) if modules else ""
+
+
+def check_inside(name_or_path: str, path: str) -> str:
+    """Return the path of a module. Raise an `InputError` if it is outside the checkpoint."""
+    if Path(path).is_absolute() or ".." in Path(path).parts:
+        raise InputError(f"{name_or_path}: modules.json names '{path}', which is outside the checkpoint")
+    return path
+
+
+def read_json(name_or_path: str, filename: str, kind: type) -> dict | list | None:
+    """Return the content of a JSON file of a model, None without one. Raise an `InputError` if it holds no `kind`."""
+    path = trust.model_file(name_or_path, filename)
+    if path is None:
+        return None
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{name_or_path}: {filename} is not valid JSON ({error})") from error
+    if not isinstance(content, kind):
+        raise InputError(f"{name_or_path}: {filename} holds a {type(content).__name__}, expected a {kind.__name__}")
+    return content
+
+
+def load_config(name_or_path: str, subfolder: str | None = None) -> PretrainedConfig:
+    """Return the configuration of a bidirectional encoder. Raise an `InputError` if it is none."""
+    check_name(name_or_path)
+    with loading(name_or_path):
+        subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
+        config = AutoConfig.from_pretrained(name_or_path, subfolder=subfolder, **trust.remote_code())
+    only_causal = config.model_type in CAUSAL_FAMILIES and config.model_type not in MASKED_FAMILIES
+    if config.is_encoder_decoder or only_causal:
+        reason = f"{name_or_path} ({config.model_type}) is not a bidirectional encoder"
+        raise InputError(f"{reason}; give a masked LM such as bert-base-uncased")
+    return config
+
+
+def check_name(name_or_path: str) -> None:
+    """Raise an `InputError` if this is neither a folder with a model in it nor a Hub id."""
+    if Path(name_or_path).is_dir():
+        if not any((Path(name_or_path) / name).exists() for name in ("config.json", "modules.json")):
+            raise InputError(f"{name_or_path}: no config.json in this folder; give a model folder or a Hub id")
+        return
+    try:
+        validate_repo_id(name_or_path)
+    except HFValidationError as error:
+        message = f"cannot load model '{name_or_path}': there is no such folder, and it is not a Hub id"
+        raise InputError(message) from error
+
+
+def check_size(name_or_path: str, config: PretrainedConfig, subfolder: str | None = None) -> None:
+    """Refuse a configuration of more weights than the stored bits, before transformers allocates them."""
+    subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
+    stored = trust.weights_bytes(name_or_path, subfolder)
+    if stored is None:
+        return
+    layers, width = (getattr(config, name, None) or 0 for name in ("num_hidden_layers", "hidden_size"))
+    needed = layers * width**2  # a lower bound, because building very many layers would take minutes
+    if needed <= 8 * stored:
+        with torch.device("meta"), torch.random.fork_rng(devices=[]):
+            model = AutoModel.from_config(config, **trust.remote_code())
+        needed = sum(weight.numel() for weight in model.parameters())
+    if needed > 8 * stored:
+        asked = f"its config.json asks for {layers:,} layers and {needed:,} weights or more"
+        raise InputError(f"cannot load model '{name_or_path}': {asked}, but what is stored has {stored:,} bytes")
+
+
+@contextmanager
+def loading(name_or_path: str) -> Iterator[None]:
+    """Turn errors of the libraries into one line that names the model."""
+    what = f"cannot load model '{name_or_path}'"
+    with library_errors(what):
+        try:
+            yield
+        except RuntimeError as error:
+            if "ignore_mismatched_sizes" not in str(error):
+                raise
+            raise InputError(f"{what}: the sizes in its config.json are not those of its weights") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the progress bars and tables of the libraries."""
+    verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+        if bars:
+            transformers_logging.enable_progress_bar()

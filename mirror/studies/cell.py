@@ -1,0 +1,175 @@
+"""One cell of a study, in a process of its own: train, score, write `cell.json`.
+
+`run_study.py --cell JOB` runs it. The scripts run one after the other in this process, so a cell imports torch once.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import runpy
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from filelock import FileLock
+
+from mirror.common.errors import InputError
+from mirror.common.reuse import StoredWork, is_complete, lock_output_dir
+from mirror.training.options import ALIGNMENT_UNIFORMITY, CRITERIA
+from mirror.training.record import RunRecord
+
+
+JOB, RESULT, LOG = "job.json", "cell.json", "log.txt"
+PACKAGES = ("python", "torch", "transformers", "sentence-transformers")  # their versions are reported below the table
+
+
+def run_cell(path: Path) -> None:
+    """Run the cell that `path`, a job.json written by `mirror.studies.jobs.Job.write`, describes."""
+    job, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
+    lock_output_dir(folder)  # a cell outlives a run_study.py that was killed
+    models = [Path(run["folder"]) for run in job["runs"]]
+    own_models = [Path(run["folder"]) for run in job["runs"] if not run["is_stage"]]
+    start = time.perf_counter()
+    for run, model in zip(job["runs"], models, strict=True):
+        if run["is_stage"]:
+            finish_stage(model, run["identity"], run["command"])
+        else:
+            shutil.rmtree(model, ignore_errors=True)  # left by an interrupted run
+            run_script(run["command"])
+    trained = time.perf_counter()
+    run_script(job["evaluate"])
+    tasks = json.loads((folder / "scores" / "results.json").read_text(encoding="utf-8"))["tasks"]
+    record = RunRecord.load(models[-1]) if models else None
+    if own_models:
+        if job["dev_task"]:
+            state = json.loads((models[0] / "trainer_state.json").read_text(encoding="utf-8"))
+            history = state["log_history"]
+            tasks |= {f"selection_{name}": agreement(history, name, job["dev_task"]) for name in CRITERIA}
+        if own_text := own_text_of(RunRecord.load(models[0])):
+            tasks["own_text"] = own_text
+    content = {
+        **{key: job[key] for key in ("row", "part", "seed")},
+        "seconds_training": round(trained - start, 1),
+        "seconds_scoring": round(time.perf_counter() - trained, 1),
+        "run_on": record and ", ".join([record.hardware, *(f"{name} {record.versions[name]}" for name in PACKAGES)]),
+        "tasks": tasks,
+    }
+    for model in own_models if not job["keep_models"] else ():
+        shutil.rmtree(model, ignore_errors=True)
+    StoredWork(folder / RESULT, job["identity"]).save(content)
+
+
+def run_script(command: Sequence[str]) -> None:
+    """Run a script with its arguments in this process, and undo what it changed of the process."""
+    print(f"$ {Path(command[0]).name} {' '.join(command[1:])}", flush=True)  # noqa: T201
+    before = dict(os.environ)
+    sys.argv = list(command)
+    try:
+        runpy.run_path(command[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    # TrainingArguments hands its precision on to later ones by an environment variable.
+    os.environ.clear()
+    os.environ.update(before)
+    gc.collect()  # a Trainer is a cycle, which would keep its weights
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_flush_denormal(False)  # set by training, not by run_eval.py
+
+
+def finish_stage(folder: Path, identity: dict, command: Sequence[str]) -> None:
+    """Run a stage of a chain unless it is finished. Resume it where it stopped.
+
+    Two processes never run the same stage: the second waits, and finds it finished.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{folder}.lock"):
+        record = check_stage(folder, identity)
+        if is_complete(folder):
+            return
+        from mirror.training.resumable import last_complete_checkpoint
+
+        checkpoint = last_complete_checkpoint(folder)
+        if not checkpoint:
+            shutil.rmtree(folder, ignore_errors=True)  # left by a run that was interrupted before its first checkpoint
+        record.save({})
+        run_script([*command, *(("--resume_from_checkpoint", "true") if checkpoint else ())])
+
+
+def check_stage(folder: Path, identity: dict) -> StoredWork:
+    """Return the record beside the folder of a stage. Refuse a folder with another identity, or that is not a stage's."""
+    record = StoredWork(folder.with_name(f"{folder.name}.json"), identity)
+    if record.stored() is None and folder.exists():
+        raise InputError(f"{folder} was not made by run_study.py; give another --stages_dir")
+    same_content(record, f"--stages_dir or --output_dir, or delete {folder} and that file")
+    return record
+
+
+def same_content(work: StoredWork, fix: str) -> dict | None:
+    """Return what was stored under the identity of `work`, or None if nothing was. Refuse what has another identity."""
+    content = work.content()
+    if content is None and work.stored() is not None:
+        raise InputError(f"{work.path} was created with another {', '.join(work.differences())}; give another {fix}")
+    return content
+
+
+def remove_stages(folder: Path) -> None:
+    """Delete the models of all stages in `folder`, and then their records: a stage without a record would be refused."""
+    for path in (*(path for path in folder.glob("*") if path.is_dir()), folder):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# ---- Results that run_eval.py does not have --------------------------------------------------------------------------
+
+
+def agreement(log_history: Sequence[dict], criterion: str, task: str) -> dict:
+    """Compute the rank correlation over a run's checkpoints between a criterion and a labeled dev task.
+
+    Returns:
+        The fields of a result, as in results.json. `main_score` is Spearman's rho, of the criterion negated if lower is better.
+
+    Raises:
+        InputError: fewer than three checkpoints were evaluated according to `log_history`, of trainer_state.json.
+    """
+    from scipy.stats import spearmanr  # imported here: not every cell needs it
+
+    evaluated = [row for row in log_history if row.get("step") != 0]  # the base model is no checkpoint
+    points = [row for row in evaluated if f"eval_{criterion}" in row and f"eval_{task}" in row]
+    if len(points) < 3:
+        few = f"{len(points)} checkpoints were scored, at least 3 are needed"
+        raise InputError(f"{few}; train longer or lower --eval_steps")
+    values, dev = ([row[f"eval_{name}"] for row in points] for name in (criterion, task))
+    better = [-value for value in values] if CRITERIA[criterion] == "lower" else values
+    return {
+        "main_score": float(spearmanr(better, dev).statistic),
+        "num_examples": len(points),
+        "dev_of_chosen": dev[better.index(max(better))],
+        "dev_of_best": max(dev),
+        "dev_of_last": dev[-1],
+        "steps": [row["step"] for row in points],
+        "criterion": values,
+        "dev": dev,
+    }
+
+
+def own_text_of(record: RunRecord) -> dict | None:
+    """Return what a run measured on its held-out texts, as a result in results.json, or None if it held out none.
+
+    `main_score` is what `--select_by own_text` takes, `before` the same of the base model, `tests` the mean reciprocal rank
+    of each test, and `alignment_uniformity` the sum, of which lower is better.
+    """
+    if not record.own_text:
+        return None
+    from scipy.stats import gmean
+
+    return {
+        "main_score": float(gmean([test["mrr_after"] for test in record.own_text])),
+        "before": float(gmean([test["mrr_before"] for test in record.own_text])),
+        "num_examples": record.own_text[0]["texts"],
+        "tests": {test["test"]: test["mrr_after"] for test in record.own_text},
+        ALIGNMENT_UNIFORMITY: record.held_out_views[ALIGNMENT_UNIFORMITY],
+    }

@@ -1,0 +1,345 @@
+"""Scores of a study over seeds: tables beside the published numbers, verdicts, and how well label-free criteria agree."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePath
+
+import numpy as np
+from scipy.stats import spearmanr, t
+
+from mirror.evaluation.published import checkpoint_name
+from mirror.studies.study import AVERAGE, Cell, Claim, Column, Study
+from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
+
+
+AGREES, DISAGREES, NOT_SHOWN, ONE_SEED = "agrees", "does not agree", "not shown", "one seed"
+PAPERS_BERT = "bert-base-uncased"  # of several models that the paper has, the one that stands beside others
+MIN_RUNS = 3  # of a rank correlation
+
+
+@dataclass(frozen=True)
+class Score:
+    """Values of one score, one per seed. The base model is scored once, with the seed None."""
+
+    by_seed: Mapping[int | None, float]
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        return tuple(self.by_seed.values())
+
+    @property
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation over seeds (ddof 1), or None for a single value."""
+        return float(np.std(self.values, ddof=1)) if len(self.values) > 1 else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Student's 95% confidence interval of the mean over seeds, or None for a single value."""
+        if len(self.values) < 2:
+            return None
+        half = t.ppf(0.975, len(self.values) - 1) * self.std / len(self.values) ** 0.5
+        return self.mean - half, self.mean + half
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f}" + ("" if self.std is None else f" ± {self.std:.4f}")
+
+
+Scores = dict[str, dict[str, Score]]  # row -> column label -> score
+Beside = dict[str, dict[str, float]]  # row -> column label -> published score of the same model
+
+
+@dataclass(frozen=True)
+class Base:
+    """A study's results with one base model."""
+
+    study: Study
+    records: Sequence[dict]  # contents of cell.json
+    facts: dict  # study.json: model, command, published scores beside ours, notes
+
+    @property
+    def name(self) -> str:
+        return PurePath(self.facts["model"]).name
+
+    @cached_property
+    def scores(self) -> Scores:
+        return collect(self.study, self.records)
+
+    @cached_property
+    def judged(self) -> dict[Claim, tuple[Score, str]]:
+        """Difference and judgement of each of the paper's conclusions whose two rows have scores."""
+        judged = {}
+        for claim in self.study.claims:
+            ours = [self.scores.get(row, {}).get(claim.column) for row in (claim.higher, claim.lower)]
+            if all(ours) and (gain := difference(*ours)):
+                judged[claim] = gain, judge(gain)
+        return judged
+
+
+def collect(study: Study, records: Sequence[dict]) -> Scores:
+    """Collect the scores of finished cells (contents of `cell.json`) by row and column.
+
+    With `study.average`, the average of a row is computed for each seed over the columns that any row has. Seeds that lack
+    one of these columns have no average.
+    """
+    found: dict[str, dict] = {row: {column.label: {} for column in study.columns} for row in study.rows}
+    for row, record, column, _, value in measured(study, records):
+        found[row][column.label][record["seed"]] = value
+    labels = [column.label for column in study.columns if any(of_row[column.label] for of_row in found.values())]
+    for of_row in found.values() if study.average and labels else ():
+        parts = [of_row[label] for label in labels]
+        seeds = [seed for seed in parts[0] if all(seed in part for part in parts)]
+        of_row[AVERAGE] = {seed: float(np.mean([part[seed] for part in parts])) for seed in seeds}
+    return {row: {label: Score(by) for label, by in of_row.items() if by} for row, of_row in found.items()}
+
+
+def measured(study: Study, records: Sequence[dict]) -> list[tuple[str, dict, Column, str, float]]:
+    """Return row, record, column, field and value of every score, those of further rows (`Study.also`) after a cell's."""
+    suffixes = {"": None} | {f", {name}": field for name, field in study.also.items()}
+    return [
+        (f"{record['row']}{suffix}", record, column, field, record["tasks"][column.task][field])
+        for record in records
+        for suffix, other_field in suffixes.items()
+        for column in study.columns
+        for field in (other_field or column.field,)
+        if column.task in record["tasks"] and column.part in (None, record["part"])
+    ]
+
+
+def shown_columns(study: Study, scores: Scores) -> list[str]:
+    """Return the labels of the columns with a score in any row, in the study's order."""
+    labels = [*(column.label for column in study.columns), *([AVERAGE] if study.average else [])]
+    return [label for label in labels if any(label in of_row for of_row in scores.values())]
+
+
+def column_header(study: Study, labels: Sequence[str], label: str) -> str:
+    """Return the header of a column. That of an average over fewer columns than in the paper says how many."""
+    parts = [shown for shown in labels if shown != AVERAGE]
+    return f"{label} of {len(parts)}" if label == AVERAGE and len(parts) < len(study.columns) else label
+
+
+def published_beside(study: Study, models_of: Callable[[Cell], list[str]]) -> Beside:
+    """Collect the published scores of the cells whose models, by their names, are those that made them."""
+    beside: Beside = {}
+    for cell in study.cells:
+        printed = study.published.get(checkpoint_name(*models_of(cell)), {}).get(cell.row, {})
+        labels = [c.label for c in study.columns if c.task in cell.tasks and c.part in (None, cell.part)]
+        if found := {label: printed[label] for label in (*labels, AVERAGE) if label in printed}:
+            beside.setdefault(cell.row, {}).update(found)
+    return beside
+
+
+def published_scores(study: Study, labels: Sequence[str], printed: Mapping[str, float]) -> dict[str, float]:
+    """Return the published scores of a row for the shown columns `labels`, with their average.
+
+    An average that the paper reports without its parts is returned only if all columns are shown.
+    """
+    found = {label: printed[label] for label in labels if label in printed and label != AVERAGE}
+    parts = [label for label in labels if label != AVERAGE]
+    if AVERAGE in labels:
+        if parts and all(label in found for label in parts):
+            found[AVERAGE] = float(np.mean([found[label] for label in parts]))
+        elif AVERAGE in printed and len(parts) == len(study.columns):
+            found[AVERAGE] = printed[AVERAGE]
+    return found
+
+
+def format_table(study: Study, scores: Scores, beside: Beside) -> str:
+    """Format a Markdown table: for each row our scores and, of the published model, its scores and the difference.
+
+    The study's baselines follow if there is anything published to compare with.
+    """
+    labels = shown_columns(study, scores)
+    lines = [["", *(column_header(study, labels, label) for label in labels)], ["---", *["---:"] * len(labels)]]
+
+    def add(name: str, values: Mapping[str, float], sign: str = "") -> None:
+        lines.append([name, *(f"{values[label]:{sign}.4f}" if label in values else "" for label in labels)])
+
+    for row in study.rows:
+        ours, theirs = scores[row], published_scores(study, labels, beside.get(row, {}))
+        lines.append([row, *(str(ours[label]) if label in ours else "" for label in labels)])
+        if theirs:
+            add("published", theirs)
+        if both := [label for label in labels if label in ours and label in theirs]:
+            add("difference", {label: ours[label].mean - theirs[label] for label in both}, "+")
+    for name, printed in study.baselines.items() if beside else ():
+        if theirs := published_scores(study, labels, printed):
+            add(f"{name}, published", theirs)
+    return markdown(lines)
+
+
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Format the rows of a Markdown table. The second one is the rule below the header."""
+    return "".join(f"|{' | '.join(line) if not line[0] else ' ' + ' | '.join(line)} |\n" for line in lines)
+
+
+def format_csv(study: Study, records: Sequence[dict]) -> str:
+    """Format results.csv: one line per cell, seed and column."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(("row", "part", "seed", "column", "task", "field", "score", "seconds"))
+    for row, record, column, field, value in measured(study, records):
+        seconds = round(record["seconds_training"] + record["seconds_scoring"], 1)
+        seed = "" if record["seed"] is None else record["seed"]
+        writer.writerow((row, record["part"], seed, column.label, column.task, field, value, seconds))
+    return text.getvalue()
+
+
+# ---- Conclusions -----------------------------------------------------------------------------------------------------
+
+
+def difference(higher: Score, lower: Score) -> Score | None:
+    """Return higher - lower for each seed that both have. The base model's only score is compared with every seed."""
+    ours, theirs = higher.by_seed, lower.by_seed
+    seeds = [seed for seed in ours if seed in theirs or None in theirs] or [seed for seed in theirs if None in ours]
+    return Score({s: ours.get(s, ours.get(None)) - theirs.get(s, theirs.get(None)) for s in seeds}) if seeds else None
+
+
+def judge(gain: Score) -> str:
+    """Return whether a difference is above zero, below it, neither is shown, or cannot be shown by one seed.
+
+    A difference between scores of base models has no seed, so its sign decides.
+    """
+    limits = (gain.mean, gain.mean) if None in gain.by_seed else gain.interval
+    if limits is None:
+        return ONE_SEED
+    low, high = limits
+    return AGREES if low > 0 else DISAGREES if high < 0 else NOT_SHOWN
+
+
+def verdict(judgements: Sequence[str]) -> str:
+    """Return one verdict for all that can be tested, with the number that agree: `agrees in part (2 of 4)`."""
+    tested, agreeing = [each for each in judgements if each != ONE_SEED], judgements.count(AGREES)
+    kind = DISAGREES if not agreeing else AGREES if agreeing == len(tested) else "agrees in part"
+    untested = len(judgements) - len(tested)
+    count = f"{agreeing} of {len(judgements)}" + (f"; {untested} with one seed" if untested else "")
+    return f"{kind if tested else 'not testable with one seed'} ({count})"
+
+
+def format_difference(gain: Score) -> str:
+    """Format a mean difference with its interval: `+0.3400 (+0.0667 to +0.6133)`."""
+    limits = gain.interval
+    return f"{gain.mean:+.4f}" + (f" ({limits[0]:+.4f} to {limits[1]:+.4f})" if limits else "")
+
+
+def format_differences(study: Study, bases: Mapping[str, Base]) -> str:
+    """Format a Markdown table with a line for each of the paper's conclusions that any base model has scores for.
+
+    Args:
+        bases: header of the column of differences -> base model; a column of judgements follows each.
+
+    Returns:
+        The table, or an empty string.
+    """
+    lines = [["difference", "in the paper"], ["---", "---:", *["---:", "---"] * len(bases)]]
+    lines[0] += [cell for name in bases for cell in (name, "")]
+    for claim in study.claims:
+        if any(claim in base.judged for base in bases.values()):
+            labels = ((shown_columns(study, base.scores), base.facts["published"]) for base in bases.values())
+            printed = (printed_difference(study, claim, *pair) for pair in labels)
+            line = [str(claim), next((f"{value:+.4f}" for value in printed if value is not None), "")]
+            for base in bases.values():
+                gain, judgement = base.judged.get(claim, (None, ""))
+                line += [format_difference(gain) if gain else "", judgement]
+            lines.append(line)
+    return markdown(lines) if len(lines) > 2 else ""
+
+
+def printed_difference(study: Study, claim: Claim, labels: Sequence[str], beside: Beside) -> float | None:
+    """Return the published difference of the base model, or else of the paper's BERT or first model that has both rows.
+
+    An average is over the shown columns `labels`.
+    """
+    for rows in (beside, study.published.get(PAPERS_BERT, {}), *study.published.values()):
+        ours = [published_scores(study, labels, rows.get(row, {})) for row in (claim.higher, claim.lower)]
+        if all(claim.column in found for found in ours):
+            return ours[0][claim.column] - ours[1][claim.column]
+    return None
+
+
+# ---- Label-free criteria over runs -----------------------------------------------------------------------------------
+
+
+def base_of(record: dict) -> str:
+    """Return the base model of a run of the study `own_text`, which is what its row begins with."""
+    return record["row"].split(",")[0]
+
+
+def scored(study: Study) -> list[str]:
+    """Return the tasks whose scores the criteria are compared with."""
+    return [column.task for column in study.columns if column.task != OWN_TEXT]
+
+
+def criteria(runs: Sequence[dict]) -> dict[str, Callable[[dict], float]]:
+    """Return the criteria that all `runs` have, as functions of a record. Higher is better."""
+    results = [run["tasks"][OWN_TEXT] for run in runs]
+    tests = [test for test in (results[0]["tests"] if results else ()) if all(test in one["tests"] for one in results)]
+    single = {test: lambda run, test=test: run["tasks"][OWN_TEXT]["tests"][test] for test in tests}
+    return {
+        OWN_TEXT: lambda run: run["tasks"][OWN_TEXT]["main_score"],
+        **(single if len(single) > 1 else {}),
+        ALIGNMENT_UNIFORMITY: lambda run: -run["tasks"][OWN_TEXT][ALIGNMENT_UNIFORMITY],
+    }
+
+
+def correlations(records: Sequence[dict], task: str) -> dict[str, tuple[float | None, float | None]]:
+    """Compute Spearman's rho between each criterion and the score of a task over the runs on one corpus.
+
+    Returns:
+        For each criterion rho over all runs, which also compares base models, and the mean of the rhos over the runs of each
+        base model, among which a user chooses. None: fewer than three runs, or one value only.
+    """
+    runs = [record for record in records if OWN_TEXT in record["tasks"] and task in record["tasks"]]
+    found = {}
+    for name, value in criteria(runs).items():
+        pairs = {run["row"]: (value(run), run["tasks"][task]["main_score"]) for run in runs}
+        by_base = [[pairs[run["row"]] for run in runs if base_of(run) == base] for base in {*map(base_of, runs)}]
+        within = [rho for group in by_base if (rho := _rho(group)) is not None]
+        found[name] = _rho(list(pairs.values())), float(np.mean(within)) if within else None
+    return found
+
+
+def _rho(pairs: Sequence[tuple[float, float]]) -> float | None:
+    if len(pairs) < MIN_RUNS or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
+        return None
+    return float(spearmanr(pairs).statistic)
+
+
+def format_runs(study: Study, records: Sequence[dict]) -> str:
+    """Format Markdown tables: correlations by corpus and task, the run that each criterion would choose, and all runs."""
+    names, choosing = [OWN_TEXT, "words", "halves", ALIGNMENT_UNIFORMITY], (OWN_TEXT, ALIGNMENT_UNIFORMITY)
+    rhos = [["trained on", "scored on", "runs", *names], ["---", "---", *["---:"] * (1 + len(names))]]
+    header = ["trained on", "base", "scored on", "runs", "worst", "mean", *(f"by {name}" for name in choosing), "best"]
+    choices, tables = [header, ["---"] * 3 + ["---:"] * (len(header) - 3)], []
+    for corpus in dict.fromkeys(record["part"] for record in records if record["part"]):
+        of_corpus = [record for record in records if record["part"] == corpus]
+        tasks = [task for task in scored(study) if any(task in run["tasks"] for run in of_corpus)]
+        lines = [[corpus, *tasks, f"{OWN_TEXT}, before", f"{OWN_TEXT}, after"], ["---", *["---:"] * (len(tasks) + 2)]]
+        for task in tasks:
+            runs = [run for run in of_corpus if OWN_TEXT in run["tasks"] and task in run["tasks"]]
+            found = correlations(runs, task)
+            both = [zip(("{:.2f}", "({:.2f})"), found.get(name, ()), strict=False) for name in names]
+            shown = [" ".join(form.format(value) for form, value in pair if value is not None) for pair in both]
+            rhos.append([corpus, task, str(len(runs)), *shown])
+        for base in dict.fromkeys(map(base_of, of_corpus)):
+            runs = [run for run in of_corpus if base_of(run) == base]
+            for task in tasks if OWN_TEXT in runs[0]["tasks"] else ():
+                scores = [run["tasks"][task]["main_score"] for run in runs]
+                chosen = [max(runs, key=criteria(runs)[name])["tasks"][task]["main_score"] for name in choosing]
+                values = (min(scores), float(np.mean(scores)), *chosen, max(scores))
+                choices.append([corpus, base, task, str(len(runs)), *(f"{value:.4f}" for value in values)])
+            before = [record for record in records if not record["part"] and base_of(record) == base]
+            for record in [*before, *runs]:
+                values = [record["tasks"][task]["main_score"] for task in tasks]
+                values += [record["tasks"].get(OWN_TEXT, {}).get(key) for key in ("before", "main_score")]
+                lines.append([record["row"], *("" if value is None else f"{value:.4f}" for value in values)])
+        tables.append(lines)
+    return "\n".join(map(markdown, (rhos, choices, *tables)))

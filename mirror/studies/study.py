@@ -1,0 +1,207 @@
+"""Definition of the studies: the tables in grids/*.yaml, read into cells, columns and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import product
+from operator import ne
+from pathlib import Path
+
+import yaml
+
+from mirror.common.errors import InputError, did_you_mean
+from mirror.evaluation.published import CMLM_AVERAGES, CMLM_TASKS, MIRROR_BERT, printed_table
+
+
+PACKAGE = Path(__file__).resolve().parents[1]
+# Learning rates in a study are multiples of the model's default: 2e-5 at a width of 768, more for the embedded model.
+RATE = "learning_rate_times"
+AVERAGE = "average"  # label of the column that `Study.average` adds
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One run of run_cmlm.py. Several cells can share it."""
+
+    name: str  # of this recipe with these flags, in all studies; part of a folder's name
+    recipe: str  # file in recipes/, without .yaml
+    flags: Mapping[str, object] = field(default_factory=dict)  # on top of the recipe
+    data: Mapping[str, str] = field(default_factory=dict)  # flag -> files in a folder of --corpus_dir
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model to train and score, run once per seed, or a base model, scored once."""
+
+    row: str  # row of the table; several cells may fill the columns of one row
+    tasks: tuple[str, ...] = ()  # task names of run_eval.py
+    corpora: tuple[str, ...] = ()  # files in --corpus_dir; empty: nothing is trained by run_mirror.py
+    level: str = "sentence"
+    flags: Mapping[str, object] = field(default_factory=dict)  # of run_mirror.py, on top of the recipe or the preset
+    pooling: str | None = None  # None: that of the recipe, or this project's default for the level and the model
+    part: str = ""  # tells apart the cells of one row: a language or a level
+    isotropy_texts: str | None = None  # file in --corpus_dir, measured by the task `isotropy`
+    drophead: bool = False  # attention heads are dropped, at the published rate, instead of dropout
+    language: str = ""  # key of --language_models; empty: `part`
+    second: tuple[str, ...] = ()  # language and corpora of a second encoder, for tasks that take one for each language
+    chain: tuple[Stage, ...] = ()  # CMLM: the model is that of the last stage
+    scoring: Mapping[str, object] = field(default_factory=dict)  # flags of run_eval.py
+
+    @property
+    def texts(self) -> list[str]:  # files in --corpus_dir, but for those of the chain
+        return list(dict.fromkeys(filter(None, (*self.corpora, *self.second[1:], self.isotropy_texts))))
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table: one field of a task's result, of the cells of one part or of all (None)."""
+
+    label: str
+    task: str
+    field: str = "main_score"
+    part: str | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A conclusion of the paper: in one column, one row has a higher score than another."""
+
+    higher: str
+    lower: str
+    column: str = AVERAGE
+
+    def __str__(self) -> str:
+        return f"{self.higher} above {self.lower}: {self.column}"
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table or figure of a paper as a grid of cells."""
+
+    title: str
+    cells: tuple[Cell, ...]
+    columns: tuple[Column, ...]
+    average: bool = False  # adds a last column with the mean of the others
+    figure: str = "dots"  # dots, curve (rows are numbers), roc, histograms, agreement, own_text, languages, plane
+    published: Mapping[str, dict] = field(default_factory=dict)  # model -> row -> label -> score
+    baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # published system -> label -> score
+    paper_models: Mapping[str, str] = field(default_factory=dict)  # key of --language_models -> name of a recipe
+    models: Mapping[str, str] = field(default_factory=dict)  # key of --language_models -> model that it has otherwise
+    choose_on: str = ""  # label of the dev column that selects the best row
+    also: Mapping[str, str] = field(default_factory=dict)  # suffix of further rows of the same cells -> their field
+    paper: str = ""  # what the paper concludes, in words
+    claims: tuple[Claim, ...] = ()  # the same as differences between rows; `mirror.studies.scores` judges them
+    note: str = ""  # differences from the paper
+    name: str = ""
+    is_cmlm: bool = False
+
+    @property
+    def rows(self) -> list[str]:
+        suffixes = ("", *(f", {suffix}" for suffix in self.also))
+        return list(dict.fromkeys(f"{cell.row}{suffix}" for cell in self.cells for suffix in suffixes))
+
+    @property
+    def languages(self) -> list[str]:
+        """Return the parts and languages that can have a model of their own."""
+        keys = (key for cell in self.cells for key in (cell.language or cell.part, *cell.second[:1]))
+        return list(dict.fromkeys(filter(None, keys)))
+
+
+CELL_FIELDS = {item.name for item in fields(Cell)} - {"row"}
+
+
+def read_studies(path: Path) -> dict[str, Study]:
+    """Return the studies of a file of grids by name. The comments of mirror_bert.yaml explain the keys."""
+    # libyaml's loader is ten times as fast; some builds of PyYAML lack it.
+    tables = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    stages = {name: Stage(name, **entry) for name, entry in tables.pop("_stages", {}).items()}
+    studies = {name: _study(table, stages) for name, table in tables.items() if not name.startswith("_")}
+    return {name: replace(study, name=name, is_cmlm=bool(stages)) for name, study in studies.items()}
+
+
+def _study(table: dict, stages: Mapping[str, Stage]) -> Study:
+    """Build a study of its entry in a file of grids."""
+    table = dict(table)  # entries share parts of others
+    rows, claims = table.pop("rows", {}), table.pop("claims", [])
+    if "grid" in table:
+        grid, row_name, chosen = (table.pop(key) for key in ("grid", "row_name", "chosen"))
+        names = {setting: row_name.format(*setting) for setting in product(*grid.values())}
+        rows = {name: {"flags": dict(zip(grid, setting, strict=True))} for setting, name in names.items()}
+        changed_once = [name for setting, name in names.items() if sum(map(ne, setting, chosen)) == 1]
+        claims = [[row_name.format(*chosen), changed_once, table["choose_on"]]]
+    printed = table.pop("printed", None)
+    labels = CMLM_TASKS.get(printed, {})  # column of the paper -> task
+    defaults = {"tasks": list(labels.values())} | {key: table.pop(key) for key in CELL_FIELDS & table.keys()}
+    cells = tuple(_cells(rows, table.pop("parts", {"": {}}), defaults, stages))
+    columns = table.pop("columns", None) or {task: {"task": task} for cell in cells for task in cell.tasks}
+    if printed:  # a table of CMLM: rows of the checkpoints, and baselines
+        labels = (labels or {label: label for label in columns}) | dict.fromkeys(CMLM_AVERAGES, AVERAGE)
+        scores = {
+            row: {labels[column]: value for column, value in values.items()}
+            for row, values in printed_table(printed).items()
+        }
+        ours = table.pop("checkpoints")
+        table["published"] = {checkpoint: {row: scores.pop(row) for row in own} for checkpoint, own in ours.items()}
+        table["baselines"] = scores
+    else:
+        table["published"] = _printed_by_mirror_bert(table.get("published", {}))
+        for name, place in table.get("baselines", {}).items():
+            printed_as = (place, name) if isinstance(place, str) else tuple(place)
+            scores = {n.score: n.value for n in MIRROR_BERT if (n.table, n.model) == printed_as}
+            table["baselines"] = table["baselines"] | {name: scores}
+    if "models" in table:
+        table["models"] = {key: str(PACKAGE / model) for key, model in table["models"].items()}
+    table["claims"] = []
+    for higher, *others in claims:
+        lower, labels = ([each] if isinstance(each, str) else each for each in (*others, AVERAGE)[:2])
+        table["claims"] += [Claim(higher, row, label) for label in labels for row in lower]
+    table["claims"] = tuple(table["claims"])
+    return Study(cells=cells, columns=tuple(Column(label, **entry) for label, entry in columns.items()), **table)
+
+
+def _cells(rows: Mapping[str, dict], parts: Mapping[str, dict], defaults: dict, stages: Mapping[str, Stage]):
+    for row, of_row in rows.items():
+        for part in of_row.get("parts", parts):
+            layers = (defaults, parts[part], of_row)
+            entry = {"part": part} | {key: value for layer in layers for key, value in layer.items() if key != "parts"}
+            entry["flags"] = {key: value for layer in layers for key, value in layer.get("flags", {}).items()}
+            if entry.pop("untrained", False):
+                entry |= {"corpora": (), "flags": {}, "second": entry.get("second", ())[:1]}
+            entry["chain"] = [stages[name] for name in entry.get("chain", ())]
+            lists_as_tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in entry.items()}
+            yield Cell(row, **lists_as_tuples)
+
+
+def _printed_by_mirror_bert(tables: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, dict[str, float]]]:
+    """Return what tables print of variants by row. Where two print a score of the same row, the first counts."""
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for table, rows in tables.items():
+        for row, variant in rows.items():
+            for number in MIRROR_BERT:
+                if (number.table, number.variant) == (table, variant):
+                    of_model = found.setdefault(number.model.lower(), {})
+                    of_model.setdefault(row, {}).setdefault(number.score, number.value)
+    return found
+
+
+# In the order of --list.
+PATHS = [Path(__file__).with_name("grids") / f"{name}.yaml" for name in ("mirror_bert", "later", "cmlm")]
+STUDIES = {name: study for path in PATHS for name, study in read_studies(path).items()}
+
+
+def find_study(name: str, rows: Sequence[str] = ()) -> Study:
+    """Return the study of that name, restricted to some rows of its table unless `rows` is empty.
+
+    Raises:
+        InputError: an unknown name or row. The message suggests the most similar one.
+    """
+    if name not in STUDIES:
+        raise InputError(f"unknown study '{name}'{did_you_mean(name, STUDIES)}; --list prints all names")
+    study = replace(STUDIES[name], name=name)
+    known = list(dict.fromkeys(cell.row for cell in study.cells))
+    for row in rows:
+        if row not in known:
+            rows_of_it = ", ".join(map(repr, known))
+            raise InputError(f"{name} has no row '{row}'{did_you_mean(row, known)} (rows: {rows_of_it})")
+    return replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows)) if rows else study

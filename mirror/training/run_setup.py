@@ -1,0 +1,166 @@
+"""Checks before a run, and its texts: held out, made into views, reported."""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from datasets import Dataset, IterableDataset, disable_progress_bars
+from transformers import PreTrainedTokenizerBase, TrainingArguments
+from transformers.integrations import get_reporting_integration_callbacks
+from transformers.utils import logging as transformers_logging
+
+from mirror.assets import EMBEDDED_MODEL
+from mirror.common.errors import InputError
+from mirror.common.files import make_output_folder
+from mirror.common.reuse import lock_output_dir
+from mirror.data.batches import LengthGroupedRows
+from mirror.data.cleaning import Corpus, corpus_report, format_report, hold_out, near_duplicates_of
+from mirror.data.corpus import as_corpus
+from mirror.data.files import reading
+from mirror.data.source import source_name
+from mirror.data.views import StreamedTwoViewDataset, TwoViewDataset, two_view_dataset
+from mirror.modeling.backbone import check_texts_are_known
+from mirror.modeling.read_checkpoint import load_config
+from mirror.training.config import BaseConfig, MirrorConfig
+from mirror.training.record import FILE
+from mirror.training.resumable import AUTO, find_checkpoint
+from mirror.training.selection import HeldOutScores, make_held_out_scores
+
+
+logger = logging.getLogger(__name__)
+
+
+def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
+    """Set the libraries' verbosity, lock the output folder, and check everything that can be checked without data.
+
+    Returns:
+        The checkpoint to resume from, if `--resume_from_checkpoint` asks for one.
+
+    Raises:
+        InputError: a folder that cannot be used, a checkpoint that does not exist, or a wrong flag.
+    """
+    transformers_logging.set_verbosity(args.get_process_log_level())
+    if args.local_process_index != 0:
+        disable_progress_bars()
+    if Path(model_name_or_path).resolve() == EMBEDDED_MODEL:
+        logger.info(
+            "model: the embedded mini-mlm, a small one for trying things out. Use --model_name_or_path for another"
+        )
+    make_writable(args.output_dir)
+    if args.process_index == 0:
+        lock_output_dir(args.output_dir)
+    checkpoint = find_checkpoint(args.resume_from_checkpoint, args.output_dir)
+    if checkpoint is None and not args.force:
+        check_no_other_run(args.output_dir, args.resume_from_checkpoint == AUTO)
+    try:
+        for callback in get_reporting_integration_callbacks(args.report_to):
+            callback()  # created once, to test that it works
+    except (ValueError, RuntimeError, ImportError) as error:
+        reason = str(error).partition(". ")[0].rstrip(".")
+        raise InputError(
+            f"--report_to {' '.join(args.report_to)}: {reason}; pip install tensorboard, or use --report_to none"
+        ) from error
+    load_config(model_name_or_path)
+    return checkpoint
+
+
+def make_writable(output_dir: str, flag: str = "--output_dir") -> None:
+    """Create the folder of a flag and test that files can be written there.
+
+    Raises:
+        InputError: they cannot.
+    """
+    folder = make_output_folder(output_dir, flag)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder) as probe:  # os.access does not know of full disks
+            probe.write(b"0" * 4096)
+    except OSError as error:
+        raise InputError(f"{flag} {output_dir}: nothing can be written there ({error.strerror})") from error
+
+
+def check_no_other_run(output_dir: str, started_again: bool = False) -> None:
+    """Refuse to overwrite another run. With `started_again` (`--resume_from_checkpoint auto`) checkpoints are its own."""
+    folder = Path(output_dir)
+    checkpoints = [] if started_again else folder.glob("checkpoint-*")
+    if any(trace.exists() for trace in (folder / "config.json", folder / FILE, *checkpoints)):
+        raise InputError(
+            f"--output_dir {output_dir} holds another run; continue it with --resume_from_checkpoint true, "
+            "or overwrite it with --force"
+        )
+
+
+def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -> None:
+    """Refuse a corpus that does not fill one step. Incomplete batches are dropped, so nothing would be trained.
+
+    Raises:
+        InputError: too few texts, a stream without --max_steps, or several GPUs in one process.
+    """
+    if args.n_gpu > 1:
+        raise InputError(
+            f"one process sees {args.n_gpu} GPUs; start one for each with accelerate launch, "
+            "or choose one with CUDA_VISIBLE_DEVICES"
+        )
+    global_batch = args.train_batch_size * args.world_size
+    if isinstance(rows, IterableDataset):
+        if args.max_steps <= 0:
+            raise InputError("a stream has no known length; set the number of steps with --max_steps")
+        count, kind = sum(1 for _ in rows.take(global_batch)), "texts of the stream"
+    else:
+        count, kind = len(rows), "distinct texts"
+    if count < global_batch:
+        raise InputError(
+            f"{count:,} {kind} do not fill one batch of {global_batch}; "
+            f"lower --per_device_train_batch_size (now {args.per_device_train_batch_size}) or give more text"
+        )
+
+
+class TrainingTexts(NamedTuple):
+    """Texts of a run: the corpus without held-out texts, its two views, tests on the others if any, and a report."""
+
+    corpus: Corpus
+    dataset: TwoViewDataset | StreamedTwoViewDataset | LengthGroupedRows
+    held_out: HeldOutScores | None
+    report: dict
+
+
+def prepare_texts(
+    texts: Corpus | Sequence[str] | Dataset | IterableDataset,
+    tokenizer: PreTrainedTokenizerBase,
+    prompt: str,
+    args: MirrorConfig,
+) -> TrainingTexts:
+    """Read the texts, hold some out, make two views of the others, and log a report.
+
+    Raises:
+        InputError: texts that cannot be read, are not known to the tokenizer or too few, or not with these settings.
+    """
+    if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
+        raise InputError("--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more")
+    views = args.view_settings(tokenizer, prompt)
+    with args.main_process_first(desc="two views of each text"):  # the first process of a machine writes the cache
+        corpus = as_corpus(texts)
+        if not args.force:
+            check_texts_are_known(corpus.sample_texts(200), tokenizer)
+        with reading(source_name(corpus.source)):
+            corpus, rows = hold_out(corpus, args.validation_samples)
+            check_batch_fits(corpus.rows, args)
+        if not isinstance(corpus.rows, IterableDataset):
+            args.at_most_one_pass(len(corpus.rows))
+        held_out = make_held_out_scores(rows, tokenizer, views, args)
+        grouped = args.train_sampling_strategy == "group_by_length"
+        if grouped and isinstance(corpus.rows, IterableDataset):
+            raise InputError(
+                "--train_sampling_strategy group_by_length needs all texts at once; leave out --streaming or it"
+            )
+        step_rows = args.train_batch_size * args.world_size
+        dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
+    near_duplicates = near_duplicates_of(corpus)
+    report = corpus_report(corpus, dataset, args.train_batch_size, near_duplicates)
+    logger.info("corpus\n%s", format_report(report, near_duplicates))
+    if grouped:
+        dataset = LengthGroupedRows(dataset, step_rows * args.gradient_accumulation_steps, args.seed)
+    return TrainingTexts(corpus, dataset, held_out, report)

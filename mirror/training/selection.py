@@ -1,0 +1,295 @@
+"""Scores that select a checkpoint: tests without labels on held-out texts, and the score of `--keep`."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from datasets import Dataset
+from scipy.stats import spearmanr
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
+from transformers.trainer_utils import IntervalStrategy
+
+from mirror.common.errors import InputError
+from mirror.common.vectors import alignment, uniformity, unit_length
+from mirror.data.augmentation import DEFAULT_RATES
+from mirror.data.batches import both_views
+from mirror.data.corpus import load_corpus
+from mirror.data.views import TwoViewDataset, ViewSettings
+from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_tests
+from mirror.evaluation.run import make_plan
+from mirror.modeling.encoder import Encode, Encoder
+from mirror.training.options import ALIGNMENT_UNIFORMITY, KEEP, OWN_TEXT
+from mirror.training.resumable import RunIsComplete
+
+
+if TYPE_CHECKING:
+    from mirror.training.config import MirrorConfig
+
+logger = logging.getLogger(__name__)
+
+Scorer = Callable[[Encoder], dict[str, float]]
+BATCH_SIZE = 64
+NOISE_SEED = 0
+MAX_KEPT_TEXTS = 500  # 124,750 pairs
+MIN_KEPT_TEXTS = 20
+KEPT_KEY = f"eval_{KEEP}"
+
+
+def combine_scorers(*scorers: Scorer | None) -> Scorer | None:
+    """Return one function that returns the scores of all `scorers`. None if there are none.
+
+    It raises `InputError` for a score that is not finite: no checkpoint would be better or worse.
+    """
+    present = [scorer for scorer in scorers if scorer]
+    if not present:
+        return None
+
+    def score(encoder: Encoder) -> dict[str, float]:
+        scores = {name: value for scorer in present for name, value in scorer(encoder).items()}
+        for name, value in scores.items():
+            if not math.isfinite(value):
+                raise InputError(f"the score {name} is {value}, with which no checkpoint can be chosen")
+        return scores
+
+    return score
+
+
+def alignment_uniformity_scorer(dataset: TwoViewDataset) -> Scorer:
+    """Return a scorer by `alignment` and `uniformity` of held-out texts (Wang & Isola 2020) and their sum."""
+
+    def score(encoder: Encoder) -> dict[str, float]:
+        first, second = noisy_views(encoder, dataset)  # (N, D) each
+        align, uniform = alignment(first, second).item(), uniformity(first).item()
+        return {"alignment": align, "uniformity": uniform, ALIGNMENT_UNIFORMITY: align + uniform}
+
+    return score
+
+
+@torch.no_grad()
+def noisy_views(encoder: Encoder, dataset: TwoViewDataset) -> tuple[Tensor, Tensor]:
+    """Encode both views of N texts with the noise of training, (N, D) each.
+
+    Without dropout both views of a word would be the same vector, and the alignment 0 for every checkpoint. The noise
+    has a fixed seed, the same for all checkpoints, and the random state of the run does not change.
+    """
+    device = encoder.model.device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(NOISE_SEED)
+        encoder.model.train()
+        starts = range(0, len(dataset), BATCH_SIZE)
+        rows = (dataset.__getitems__(list(range(start, min(start + BATCH_SIZE, len(dataset))))) for start in starts)
+        views = [encoder.forward(both_views(batch)).float().chunk(2) for batch in rows]
+        encoder.model.eval()
+    first, second = (torch.cat(side) for side in zip(*views, strict=True))
+    return first, second
+
+
+class HeldOutScores:
+    """Tests on the texts held out of a run: before, during and after training.
+
+    Args:
+        rows: the held-out texts.
+        views: how the run makes its views.
+        evaluated: whether the encoder is scored during training too.
+        tests_required: whether `--select_by own_text` needs a test.
+
+    Attributes:
+        criteria: scorers for every evaluation: alignment and uniformity, and the tests.
+        tests: the tests that fit the texts. Empty where none does, with a line in the log.
+
+    Raises:
+        InputError: a test is required, and too few of the texts can be used.
+    """
+
+    def __init__(
+        self,
+        rows: Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        views: ViewSettings,
+        evaluated: bool,
+        tests_required: bool,
+    ):
+        self.tests: list[OwnTextTest] = []
+        try:
+            self.tests = make_tests(*(rows[column][:] for column in rows.column_names))
+        except InputError as error:
+            if tests_required:
+                raise InputError(f"--select_by {OWN_TEXT}: {error}") from error
+            logger.info("on your text: %s", error)
+        if tests_required and self.tests[0].kind == "spellings":
+            logger.warning(
+                "--select_by %s: for names and words it selects the best at misspellings, which may not be the best at "
+                "synonyms or similarity. --pair_columns or --eval_tasks measure those",
+                OWN_TEXT,
+            )
+        self.criteria: list[Scorer] = []
+        if evaluated:
+            self.criteria.append(alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views)))
+            if self.tests:
+                self.criteria.append(lambda encoder: {OWN_TEXT: combined_score(self.ranks(encoder))})
+        # A tenth of the words removed, which needs no mask token, and the dropout of training: the same noise in every
+        # run, so that runs with different noise can be compared.
+        same = replace(
+            views, augmentation="delete", rate=DEFAULT_RATES["delete"], span_mask_length=0, both_views=False
+        )
+        self.views = alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, same))
+
+    def ranks(self, encoder: Encoder) -> list[np.ndarray]:
+        """Return for each test the rank of each text, (N,)."""
+        return [test.ranks(encoder.encode) for test in self.tests]
+
+    def compare(
+        self, before: Sequence[np.ndarray], after: Sequence[np.ndarray]
+    ) -> tuple[list[dict] | None, dict | None]:
+        """Return `OwnTextTest.compare` of each test, None without tests, and `compare_together`, None for only one."""
+        scores = [test.compare(*ranks) for test, *ranks in zip(self.tests, before, after, strict=True)]
+        return scores or None, compare_together(before, after) if len(scores) > 1 else None
+
+
+def make_held_out_scores(
+    rows: Dataset | None, tokenizer: PreTrainedTokenizerBase, views: ViewSettings, args: MirrorConfig
+) -> HeldOutScores | None:
+    """Return the tests on the held-out rows. None, with a line in the log, where no texts are held out."""
+    if rows is not None:
+        evaluated = args.eval_strategy != IntervalStrategy.NO
+        return HeldOutScores(rows, tokenizer, views, evaluated, tests_required=args.select_by == OWN_TEXT)
+    if args.select_by:
+        raise InputError(f"--select_by {args.select_by}: the corpus is small; name a number of --validation_samples")
+    small = "the corpus is small; --validation_samples 50 holds out 50"
+    reason = "--validation_samples 0" if args.validation_samples == 0 else small
+    logger.info("on your text: no texts are held out to test on (%s)", reason)
+    return None
+
+
+class CosinesOfBase:
+    """Score how far an encoder orders the pairs of some texts as the base model does.
+
+    The score is Spearman's rho between the cosines of all pairs of texts under the base model and under the encoder, 1
+    for the base model. To compare each vector with that of the base model would be simpler, but it punishes a rotation
+    of the space and cosines that are all lower, neither of which changes a ranking.
+
+    Args:
+        texts: N distinct texts.
+    """
+
+    def __init__(self, texts: Sequence[str]):
+        self.texts, self.of_base = texts, None
+
+    def remember(self, encode: Encode) -> None:
+        """Take `encode` as the base model."""
+        self.of_base = self._cosines(encode)
+
+    def __call__(self, encoder: Encoder) -> dict[str, float]:
+        return {KEEP: float(spearmanr(self.of_base, self._cosines(encoder.encode)).statistic)}
+
+    def _cosines(self, encode: Encode) -> np.ndarray:
+        """Return the cosine of each pair, (N (N - 1) / 2,)."""
+        vectors = unit_length(encode(self.texts))
+        return (vectors @ vectors.T)[np.triu_indices(len(vectors), 1)]
+
+
+def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
+    """Return a function that scores an encoder by what `--keep` names. Higher is better.
+
+    Args:
+        keep: a .tsv with a column `score` and two columns of texts, any other file of texts, or a task of run_eval.py.
+
+    Raises:
+        InputError: neither a file nor a task, a damaged file, or too few texts.
+    """
+    path = Path(keep)
+    if path.is_file() and path.suffix != ".tsv":
+        texts = load_corpus(keep).rows["text"][:]
+        if len(texts) < MIN_KEPT_TEXTS:
+            raise InputError(f"--keep {keep}: {len(texts)} distinct texts, at least {MIN_KEPT_TEXTS} are needed")
+        rows = np.linspace(
+            0, len(texts) - 1, min(MAX_KEPT_TEXTS, len(texts)), dtype=int
+        )  # evenly spread over the file
+        return CosinesOfBase([texts[row] for row in rows])
+    if (path.suffix or len(path.parts) > 1) and not path.is_file():
+        raise InputError(f"--keep {keep}: no such file")
+    tasks = make_plan([keep], data_dir).tasks
+    if len(tasks) > 1:
+        raise InputError(
+            f"--keep {keep} is a group of {len(tasks)} tasks; name one of them, for example {tasks[0].name}"
+        )
+    return lambda encoder: {KEEP: tasks[0].score(encoder.encode, encoder)["main_score"]}
+
+
+def kept_scores(state: TrainerState) -> dict[int, float]:
+    """Return the score of `--keep` at each step that was evaluated. Step 0 is the base model."""
+    return {entry["step"]: entry[KEPT_KEY] for entry in state.log_history if KEPT_KEY in entry}
+
+
+def is_within(state: TrainerState, allowed_loss: float) -> bool:
+    """Return whether the last evaluation lost no more than is allowed."""
+    scores = kept_scores(state)
+    return not scores or scores[max(scores)] >= scores[0] - allowed_loss
+
+
+class StopWhereLost(TrainerCallback):
+    """Stop a run after the first evaluation that lost more than is allowed, also a run that is resumed there.
+
+    Raises:
+        InputError: the run is too short to be evaluated.
+    """
+
+    def __init__(self, allowed_loss: float):
+        self.allowed_loss = allowed_loss
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        if args.eval_strategy == IntervalStrategy.STEPS and state.eval_steps > state.max_steps:
+            raise InputError(
+                f"--keep {args.keep}: --eval_steps {state.eval_steps} is more than the {state.max_steps} steps of the run"
+            )
+        if not is_within(state, self.allowed_loss):
+            raise RunIsComplete
+
+    def on_evaluate(self, args, state, control, **kwargs):
+        if not is_within(state, self.allowed_loss):
+            control.should_training_stop = True
+
+
+def outcome(state: TrainerState, keep: str, allowed_loss: float, learning_rate: float) -> dict:
+    """Return what became of the score of `--keep`, for the record and the card.
+
+    Returns:
+        `score`: its name. `before`, `after`: of the base model and of the saved step. `allowed_loss`. `step`: the
+        saved step. `lost_at`, `lost`: the step at which the run stopped and its score, None if it did not stop.
+
+    Raises:
+        InputError: no step is within the limit, so there is nothing to go back to.
+    """
+    scores, kept = kept_scores(state), state.best_global_step
+    last, lost = max(scores), not is_within(state, allowed_loss)
+    if not kept:
+        raise InputError(
+            f"--keep {keep}: {scores[0]:.3f} -> {scores[last]:.3f} at step {last}, the first that was evaluated, and a loss of "
+            f"{allowed_loss:g} is allowed; no encoder is saved: try --learning_rate {learning_rate / 4:g}, or a higher "
+            "--keep_within"
+        )
+    return {
+        "score": Path(keep).name,
+        "before": scores[0],
+        "after": scores[kept],
+        "allowed_loss": allowed_loss,
+        "step": kept,
+        "lost_at": last if lost else None,
+        "lost": scores[last] if lost else None,
+    }
+
+
+def describe_outcome(kept: dict) -> str:
+    """Return `kept: stsb_dev .824 -> .819 (a loss of .01 is allowed)`, and where the run stopped."""
+    line = f"kept: {kept['score']} {kept['before']:.3f} -> {kept['after']:.3f} (a loss of {kept['allowed_loss']:g} is allowed)"
+    if kept["lost_at"] is None:
+        return line
+    return f"{line}; the run stopped at step {kept['lost_at']} with {kept['lost']:.3f} and went back to step {kept['step']}"

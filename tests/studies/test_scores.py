@@ -1,0 +1,260 @@
+"""Scores, tables, verdicts and correlations of a study against values derived by hand."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from mirror.common.errors import InputError
+from mirror.studies.cell import agreement, own_text_of
+from mirror.studies.scores import (
+    Base,
+    Score,
+    collect,
+    correlations,
+    difference,
+    format_csv,
+    format_differences,
+    format_runs,
+    format_table,
+    judge,
+    printed_difference,
+    published_beside,
+    published_scores,
+    verdict,
+)
+from mirror.studies.study import STUDIES, Cell, Claim, Column, Study
+from mirror.training.record import RunRecord
+
+
+def record(row: str, seed: int | None, part: str = "", **tasks: float) -> dict:
+    return {
+        **{"row": row, "part": part, "seed": seed, "seconds_training": 1.5, "seconds_scoring": 2.0},
+        "tasks": {task: {"main_score": score, "extra": score / 2} for task, score in tasks.items()},
+    }
+
+
+STUDY = Study(
+    "A study",
+    (Cell("before", ("a", "b")), Cell("after", ("a", "b"), ("corpus.txt",))),
+    (Column("a", "a"), Column("b", "b")),
+    average=True,
+    published={"some-bert": {"before": {"a": 0.25, "b": 0.35}, "after": {"average": 0.5}}},
+    baselines={"GloVe": {"a": 0.15}},
+)
+BESIDE = published_beside(STUDY, lambda cell: ["some-bert"])
+RECORDS = [
+    record("before", None, a=0.2, b=0.4),
+    record("after", 33, a=0.5, b=0.7),
+    record("after", 44, a=0.6, b=0.8),
+    record("after", 55, a=0.7, b=1.2),
+]
+BASE = Score({None: 0.5})
+
+
+def scores(*values: float) -> Score:
+    return Score(dict(zip((33, 44, 55), values, strict=False)))
+
+
+# ---- Tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_table_has_our_scores_published_scores_and_differences():
+    assert format_table(STUDY, collect(STUDY, RECORDS), BESIDE).splitlines() == [
+        "| | a | b | average |",
+        "| --- | ---: | ---: | ---: |",
+        "| before | 0.2000 | 0.4000 | 0.3000 |",
+        "| published | 0.2500 | 0.3500 | 0.3000 |",
+        "| difference | -0.0500 | +0.0500 | +0.0000 |",
+        "| after | 0.6000 ± 0.1000 | 0.9000 ± 0.2646 | 0.7500 ± 0.1803 |",
+        "| published |  |  | 0.5000 |",
+        "| difference |  |  | +0.2500 |",
+        "| GloVe, published | 0.1500 |  |  |",
+    ]
+    lines = format_table(STUDY, collect(STUDY, RECORDS), published_beside(STUDY, lambda cell: ["mine"])).splitlines()
+    assert [line.split(" | ")[0] for line in lines[2:]] == ["| before", "| after"]
+
+
+def test_an_average_over_fewer_columns_is_labeled_and_compared_over_the_same_columns():
+    found = collect(STUDY, [{**each, "tasks": {"a": each["tasks"]["a"]}} for each in RECORDS])
+    lines = format_table(STUDY, found, BESIDE).splitlines()
+    assert lines[0] == "| | a | average of 1 |" and len(lines) == 7
+    assert published_scores(STUDY, ["a", "average"], BESIDE["before"]) == {"a": 0.25, "average": 0.25}
+    assert published_scores(STUDY, ["a", "average"], BESIDE["after"]) == {}  # .5 is the average over both columns
+
+
+def test_a_seed_that_lacks_a_column_has_no_average():
+    found = collect(STUDY, [*RECORDS[:3], record("after", 55, a=0.7)])
+    assert found["after"]["a"].values == (0.5, 0.6, 0.7)
+    assert found["after"]["average"].values == pytest.approx((0.6, 0.7))
+
+
+def test_each_part_of_a_row_fills_its_own_columns_and_further_rows_report_other_fields():
+    columns = (Column("words", "t", part="word"), Column("names", "t", "extra", part="phrase"))
+    cells = Cell("r", ("t",), part="word"), Cell("r", ("t",), part="phrase")
+    study = Study("S", cells, columns, also={"halved": "extra"})
+    records = [record("r", None, "word", t=0.5), record("r", None, "phrase", t=0.8)]
+    found = collect(study, records)
+    assert (found["r"]["words"].mean, found["r"]["names"].mean, found["r, halved"]["words"].mean) == (0.5, 0.4, 0.25)
+    rows = list(csv.DictReader(format_csv(study, records).splitlines()))
+    assert [(row["row"], row["column"], row["field"], row["score"], row["seed"], row["seconds"]) for row in rows] == [
+        ("r", "words", "main_score", "0.5", "", "3.5"),
+        ("r, halved", "words", "extra", "0.25", "", "3.5"),
+        ("r", "names", "extra", "0.4", "", "3.5"),
+        ("r, halved", "names", "extra", "0.4", "", "3.5"),
+    ]
+
+
+# ---- Conclusions -----------------------------------------------------------------------------------------------------
+
+
+def test_seeds_are_compared_pairwise_and_the_base_model_with_every_seed():
+    """The seeds vary by far more than the difference, which is the same for each."""
+    gain = difference(scores(0.3, 0.5, 0.9), scores(0.2, 0.4, 0.8))
+    assert gain.values == pytest.approx((0.1, 0.1, 0.1)) and judge(gain) == "agrees"
+    assert difference(Score({33: 0.5, 44: 0.7}), Score({44: 0.6, 55: 0.1})).by_seed == pytest.approx({44: 0.1})
+    assert difference(Score({33: 0.5}), Score({44: 0.6})) is None
+    assert difference(scores(0.6, 0.7), BASE).by_seed == pytest.approx({33: 0.1, 44: 0.2})
+    assert difference(BASE, scores(0.6, 0.7)).by_seed == pytest.approx({33: -0.1, 44: -0.2})
+
+
+@pytest.mark.parametrize(
+    ("gain", "judgement"),
+    [
+        (scores(0.10, 0.11, 0.12), "agrees"),
+        (scores(-0.10, -0.11, -0.12), "does not agree"),
+        (scores(0.1, 0.2, 0.3), "not shown"),  # from -.05 to .45
+        (scores(0.0, 0.0, 0.0), "not shown"),
+        (scores(0.3), "one seed"),
+        (Score({None: 0.3}), "agrees"),  # two base models
+        (Score({None: -0.3}), "does not agree"),
+    ],
+)
+def test_a_difference_is_judged_by_its_interval(gain, judgement):
+    assert judge(gain) == judgement
+
+
+@pytest.mark.parametrize(
+    ("judgements", "expected"),
+    [
+        (["agrees", "agrees"], "agrees (2 of 2)"),
+        (["agrees", "not shown"], "agrees in part (1 of 2)"),
+        (["agrees", "does not agree"], "agrees in part (1 of 2)"),
+        (["not shown", "does not agree"], "does not agree (0 of 2)"),
+        (["one seed", "one seed"], "not testable with one seed (0 of 2; 2 with one seed)"),
+        (["one seed", "agrees"], "agrees (1 of 2; 1 with one seed)"),
+        (["one seed", "not shown"], "does not agree (0 of 2; 1 with one seed)"),
+    ],
+)
+def test_the_verdict_on_all_conclusions(judgements, expected):
+    assert verdict(judgements) == expected
+
+
+def test_the_table_of_conclusions():
+    study = replace(
+        STUDY,
+        published={"bert-base-uncased": {"before": {"a": 0.2}, "after": {"a": 0.5}}},
+        claims=(Claim("after", "before", "a"), Claim("before", "after", "b"), Claim("after", "before", "c")),
+    )
+    found = {"before": {"a": BASE, "b": BASE}, "after": {"a": scores(0.6, 0.6, 0.6), "b": scores(0.4)}}
+
+    def format_with(scores: dict, published: dict) -> str:
+        base = Base(study, [], {"published": published})
+        base.__dict__["scores"] = scores
+        return format_differences(study, {"here": base})
+
+    assert format_with(found, {}).splitlines() == [
+        "| difference | in the paper | here |  |",
+        "| --- | ---: | ---: | --- |",
+        "| after above before: a | +0.3000 | +0.1000 (+0.1000 to +0.1000) | agrees |",
+        "| before above after: b |  | +0.1000 | one seed |",
+    ]
+    beside = {"before": {"a": 0.1}, "after": {"a": 0.15}}  # of the model itself
+    assert "| after above before: a | +0.0500 |" in format_with(found, beside)
+    assert format_with({"before": {}, "after": {}}, {}) == ""
+
+
+def test_a_published_difference_is_within_one_model():
+    published = {"some-model": {"one": {"a": 0.1}}, "bert-base-uncased": {"other": {"a": 0.5}}}
+    study = Study("S", (), (Column("a", "a"),), published=published)
+    assert printed_difference(study, Claim("other", "one", "a"), ["a"], {}) is None
+    controlled = Claim("no dropout", "controlled dropout", "sts12")  # of RoBERTa: Table 8 has no BERT
+    assert printed_difference(STUDIES["table8"], controlled, ["sts12"], {}) == pytest.approx(0.562 - 0.452)
+
+
+# ---- Label-free criteria ---------------------------------------------------------------------------------------------
+
+
+def history(points):
+    """One criterion in which lower is better, and one in which higher is."""
+    return [
+        {"step": n, "eval_alignment_uniformity": criterion, "eval_own_text": -criterion, "eval_dev": dev}
+        for n, (criterion, dev) in enumerate(points, start=1)
+    ]
+
+
+@pytest.mark.parametrize("criterion", ["alignment_uniformity", "own_text"])
+def test_a_better_criterion_should_mean_a_higher_dev_score(criterion):
+    base_model = [
+        {"step": 0, "eval_own_text": 9.0, "eval_alignment_uniformity": -9.0, "eval_dev": 0.1}
+    ]  # no checkpoint
+    perfect = agreement(base_model + history([(-1.0, 0.5), (-2.0, 0.6), (-3.0, 0.9)]), criterion, "dev")
+    assert perfect["main_score"] == pytest.approx(1) and perfect["dev_of_chosen"] == 0.9
+    # ranks of the criterion, the best highest, 1 3 2, of dev 2 1 3: rho = 1 - 6 * (1 + 4 + 1) / 24 = -0.5
+    mixed = agreement([{"loss": 1.0, "step": 3}, *history([(-1.0, 0.6), (-3.0, 0.5), (-2.0, 0.9)])], criterion, "dev")
+    assert mixed["main_score"] == pytest.approx(-0.5)
+    assert (mixed["dev_of_chosen"], mixed["dev_of_best"], mixed["dev_of_last"]) == (0.5, 0.9, 0.9)
+    with pytest.raises(InputError, match="2 checkpoints were scored, at least 3"):
+        agreement(history([(-1.0, 0.5), (-2.0, 0.6)]), criterion, "dev")
+
+
+def own_text_run(row: str, words: float, halves: float, uniformity: float, score: float) -> dict:
+    own_text = {"main_score": (words * halves) ** 0.5, "tests": {"words": words, "halves": halves}}
+    own_text |= {"alignment_uniformity": uniformity, "before": 0.12}
+    return {"row": row, "part": "docstrings", "tasks": {"own_text": own_text, "stsb_dev": {"main_score": score}}}
+
+
+RUNS = [
+    own_text_run("one, a", 0.1, 0.3, -1.0, 0.1),
+    own_text_run("one, b", 0.2, 0.4, -2.0, 0.2),
+    own_text_run("one, c", 0.3, 0.2, -3.0, 0.3),
+    own_text_run("two, a", 0.4, 0.9, -3.0, 0.9),
+    own_text_run("two, b", 0.5, 0.8, -2.0, 0.8),
+    own_text_run("two, c", 0.6, 0.7, -1.0, 0.7),
+]
+
+
+def test_without_enough_runs_or_differences_there_is_no_correlation():
+    assert correlations(RUNS[:2], "stsb_dev")["own_text"] == (None, None)
+    equal = [own_text_run(f"one, {score}", 0.2, 0.2, -1.0, score) for score in (0.1, 0.2, 0.3)]
+    assert correlations(equal, "stsb_dev")["own_text"] == (None, None)
+    assert correlations(RUNS, "simlex999")["own_text"] == (None, None)
+
+
+def test_the_tables_of_own_text_have_correlations_choices_and_runs_by_corpus():
+    before = {"row": "one, before", "part": "", "tasks": {"stsb_dev": {"main_score": 0.05}}}
+    table = format_runs(STUDIES["own_text"], [before, *RUNS, *(run | {"part": "words"} for run in RUNS)])
+    assert table.count(" | 0.77 (0.00) | 0.83 (0.25) | 0.48 (1.00) |\n") == 2
+    for corpus in ("docstrings", "words"):
+        assert f"| {corpus} | stsb_dev | 6 | " in table
+        assert f"| {corpus} | one | stsb_dev | 3 | 0.1000 | 0.2000 | 0.2000 | 0.3000 | 0.3000 |\n" in table
+        assert f"| {corpus} | two | stsb_dev | 3 | 0.7000 | 0.8000 | 0.7000 | 0.9000 | 0.9000 |\n" in table
+        assert f"| {corpus} | stsb_dev | own_text, before | own_text, after |\n" in table
+    assert table.count("| one, before | 0.0500 |  |  |\n| one, a | 0.1000 | 0.1200 | 0.1732 |\n") == 2
+    assert "simlex999" not in table
+
+
+def test_the_record_of_a_run_is_read():
+    tests = [{"test": "words", "texts": 60, "mrr_before": 0.1, "mrr_after": 0.4},
+             {"test": "halves", "texts": 60, "mrr_before": 0.4, "mrr_after": 0.9}]  # fmt: skip
+    run = RunRecord("mirror", {}, {}, {}, {}, {}, own_text=tests, held_out_views={"alignment_uniformity": -2.5})
+    assert own_text_of(run) == {
+        "main_score": pytest.approx(0.6),
+        "before": pytest.approx(0.2),
+        "num_examples": 60,
+        "tests": {"words": 0.4, "halves": 0.9},
+        "alignment_uniformity": -2.5,
+    }
+    assert own_text_of(replace(run, own_text=None)) is None
