@@ -1,4 +1,4 @@
-"""Mirror encoders: turn any masked language model into a word, phrase or sentence encoder, without labels.
+"""Mirror encoders: adapt a text encoder, or turn a masked language model into one, without labels.
 
 The names below are the public API. They are imported when they are first used, so `import mirror` costs no torch.
 """
