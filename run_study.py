@@ -74,6 +74,9 @@ def main() -> None:
         bli_vocabulary=args.bli_vocabulary,
     )
     jobs, left_out = make_jobs(study, setup)
+    if jobs and not args.dry_run:  # before it is read what is done already, which another process may change
+        make_writable(str(output_dir))
+        lock_output_dir(output_dir)
     command, cache = f"python run_study.py {shlex.join(sys.argv[1:])}", Path(args.cache) if args.cache else None
     run = StudyRun(study, setup, jobs, left_out, command, args.num_processes, cache)
     now = run.waiting[: args.max_cells]
@@ -88,8 +91,6 @@ def main() -> None:
         raise InputError(f"no cell of {args.study} can be run: {'; '.join(left_out)}")
 
     # ---- Runs, table, figure ---------------------------------------------------------------------------------------
-    make_writable(str(output_dir))
-    lock_output_dir(output_dir)
     if cache:
         make_writable(str(cache), "--cache")
         if not args.keep_models:  # a shared cell has no weights

@@ -50,7 +50,8 @@ from data_scripts.pretraining_card import start_history, write_card
 from data_scripts.pretraining_windows import LENGTHS, Corpus, WindowBatches
 from mirror.common.errors import InputError, run_main
 from mirror.data.docstrings import collect, pretraining_paragraphs
-from mirror.training.resumable import ResumableTrainer, last_complete_checkpoint
+from mirror.training.checkpoints import last_complete_checkpoint
+from mirror.training.resumable import ResumableTrainer
 
 
 logger = logging.getLogger(__name__)

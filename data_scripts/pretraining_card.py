@@ -19,7 +19,7 @@ from transformers import BertForMaskedLM
 from mirror.common.errors import InputError
 from mirror.common.files import atomic_write_text
 from mirror.evaluation.plots import COLOURS, save
-from mirror.training.resumable import last_complete_checkpoint
+from mirror.training.checkpoints import last_complete_checkpoint
 
 
 HISTORY, FIGURE = "pretraining.json", "learning_curve.png"

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from mirror.common.distributed import shutdown
-from mirror.training.resumable import last_complete_checkpoint
+from mirror.training.checkpoints import last_complete_checkpoint
 from tests.tiny_trainer import make_trainer
 
 

@@ -20,10 +20,11 @@ def value_of(text: str):
 def main(model_folder: str, folder: str, *flags: str) -> None:
     texts = (Path(folder) / "texts.txt").read_text().splitlines()
     options = {key: value_of(value) for key, _, value in (flag.partition("=") for flag in flags)}
+    resume = options.pop("resume", None)
     trainer = make_trainer(
         *(model_folder, texts, Path(folder) / "two"), per_device_train_batch_size=10, gather_negatives=True, **options
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume)
     trainer.save_model()
     shutdown(trainer.accelerator)
 

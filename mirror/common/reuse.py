@@ -7,11 +7,15 @@ The second is answered by a manifest, the sizes and checksums of the files of a 
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import logging
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Collection
+from contextlib import AbstractContextManager, nullcontext
+from inspect import signature
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -20,8 +24,11 @@ from mirror.common.errors import InputError
 from mirror.common.files import atomic_path, atomic_write_text, sync_folder
 
 
+logger = logging.getLogger(__name__)
+
 MANIFEST = "manifest.json"
 LOCK = "_lock"  # the underscore keeps it out of pushes
+NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # of flock on NFS, FUSE and others
 _locks: list[FileLock] = []  # held until the process ends
 
 
@@ -88,16 +95,16 @@ def to_python_scalar(value: object) -> object:
     return value.item() if hasattr(value, "item") else str(value)
 
 
-def write_manifest(folder: str | Path, left_out: Sequence[str] = ()) -> None:
+def write_manifest(folder: str | Path, only: Collection[str] | None = None) -> None:
     """List the files of a finished folder in its manifest, atomically, and flush all of them to the disk.
 
     Args:
-        left_out: names of files that may change later.
+        only: names of the files to list, relative to the folder. Default: all.
     """
     folder = Path(folder)
     entries = {}
-    for path in sorted(folder.rglob("*")):
-        if not path.is_file() or path.suffix == ".tmp" or path.name in (MANIFEST, *left_out):
+    for path in sorted(folder.rglob("*") if only is None else (folder / name for name in only)):
+        if not path.is_file() or path.suffix == ".tmp" or path.name == MANIFEST:
             continue
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -130,16 +137,42 @@ def is_complete(folder: str | Path) -> bool:
         return False
 
 
-def lock_output_dir(output_dir: str | Path) -> None:
-    """Keep other runs out of an output folder until this process ends, or raise an `InputError` that names the holder."""
+def lock_output_dir(output_dir: str | Path) -> AbstractContextManager:
+    """Keep other runs out of an output folder, and return the lock, which ends with a `with` block or this process.
+
+    Raises:
+        InputError: another run has it. Names the process.
+    """
     path = Path(output_dir) / LOCK
-    lock = FileLock(path, timeout=0, is_singleton=True)
     try:
-        lock.acquire()
+        lock = acquire_lock(path, timeout=0)
+        path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
     except Timeout as error:
-        holder = path.read_text(encoding="utf-8") or "another process"
+        holder = path.read_text(encoding="utf-8", errors="replace") or "another process"
         raise InputError(
             f"--output_dir {output_dir} is in use by {holder}; wait for its end, or choose another folder"
         ) from error
-    path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
+    return lock
+
+
+def acquire_lock(path: str | Path, timeout: float = -1) -> AbstractContextManager:
+    """Lock a file, and return the lock. On a file system without locks, warn and return a lock of nothing.
+
+    Args:
+        timeout: seconds to wait for another holder. Default: forever.
+
+    Raises:
+        Timeout: another process has the lock.
+    """
+    # Newer versions of filelock would make a file instead of a lock, which stays after the run and keeps the next one out.
+    hard = {"fallback_to_soft": False} if "fallback_to_soft" in signature(FileLock.__init__).parameters else {}
+    lock = FileLock(path, timeout=timeout, is_singleton=True, **hard)
+    try:
+        held = lock.acquire()
+    except (OSError, NotImplementedError) as error:
+        if isinstance(error, Timeout) or getattr(error, "errno", errno.ENOSYS) not in NO_LOCKS:
+            raise
+        logger.warning("%s: no locks on this file system; start no second run in this folder", Path(path).parent)
+        return nullcontext()
     _locks.append(lock)
+    return held

@@ -15,10 +15,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from filelock import FileLock
-
 from mirror.common.errors import InputError
-from mirror.common.reuse import StoredWork, is_complete, lock_output_dir
+from mirror.common.reuse import StoredWork, acquire_lock, is_complete, lock_output_dir
 from mirror.training.options import ALIGNMENT_UNIFORMITY, CRITERIA
 from mirror.training.record import RunRecord
 
@@ -87,11 +85,11 @@ def finish_stage(folder: Path, identity: dict, command: Sequence[str]) -> None:
     Two processes never run the same stage: the second waits, and finds it finished.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with acquire_lock(f"{folder}.lock"):
         record = check_stage(folder, identity)
         if is_complete(folder):
             return
-        from mirror.training.resumable import last_complete_checkpoint
+        from mirror.training.checkpoints import last_complete_checkpoint
 
         checkpoint = last_complete_checkpoint(folder)
         if not checkpoint:

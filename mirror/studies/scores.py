@@ -300,10 +300,11 @@ def correlations(records: Sequence[dict], task: str) -> dict[str, tuple[float | 
     runs = [record for record in records if OWN_TEXT in record["tasks"] and task in record["tasks"]]
     found = {}
     for name, value in criteria(runs).items():
-        pairs = {run["row"]: (value(run), run["tasks"][task]["main_score"]) for run in runs}
-        by_base = [[pairs[run["row"]] for run in runs if base_of(run) == base] for base in {*map(base_of, runs)}]
+        pairs = [(value(run), run["tasks"][task]["main_score"]) for run in runs]
+        bases = dict.fromkeys(map(base_of, runs))
+        by_base = [[pair for pair, run in zip(pairs, runs, strict=True) if base_of(run) == base] for base in bases]
         within = [rho for group in by_base if (rho := _rho(group)) is not None]
-        found[name] = _rho(list(pairs.values())), float(np.mean(within)) if within else None
+        found[name] = _rho(pairs), float(np.mean(within)) if within else None
     return found
 
 

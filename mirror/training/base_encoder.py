@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from mirror.training.config import MirrorConfig
 
 logger = logging.getLogger(__name__)
+
+MODULES = "modules_to_save"  # of peft: copies of modules that are trained beside the adapters
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ def load_base(
     Raises:
         InputError: a model or tokenizer that cannot be trained, or not with these settings.
     """
+    model = model if isinstance(model, str) else without_wrapper(model)
     name = model if isinstance(model, str) else model.name_or_path
     known = checkpoint_settings(name) if name else {}
     if isinstance(model, str):  # with the pooling of the base, which may need its pooler
@@ -134,13 +137,41 @@ def add_lora(model: PreTrainedModel, rank: int) -> None:
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"), model)
 
 
-def merged(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of `model` with the updates merged into its weights."""
-    from peft.tuners.lora import LoraLayer
+def adapters_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return the trained weights of a model with adapters of peft, by name. Empty for any other model."""
+    if not any(map(_is_adapted, model.modules())):
+        return {}
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
 
+
+def without_wrapper(model: nn.Module) -> nn.Module:
+    """Return the encoder in a `PeftModel`, with its adapters, and any other model as it is.
+
+    Raises:
+        InputError: the adapters are frozen, or not part of the layers, so they cannot be merged into the weights.
+    """
+    if not hasattr(model, "get_base_model"):
+        return model
+    if not adapters_of(inside := model.get_base_model()):
+        raise InputError(
+            "the adapters of this PeftModel cannot be trained and merged into its weights; pass one with LoRA and "
+            "is_trainable=True, or the bare model and lora_rank"
+        )
+    return inside
+
+
+def _is_adapted(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("peft.") and hasattr(module, "get_base_layer") | hasattr(module, MODULES)
+
+
+def merged(model: PreTrainedModel) -> PreTrainedModel:
+    """Return a copy of `model` with the adapters merged into its weights."""
     plain = copy.deepcopy(model)
     for name, module in list(plain.named_modules()):
-        if isinstance(module, LoraLayer):
+        if hasattr(module, MODULES):  # a copy that is trained as a whole
+            plain.set_submodule(name, getattr(module, MODULES)[module.active_adapters[0]])
+        elif _is_adapted(module):
             module.merge()
             plain.set_submodule(name, module.get_base_layer())
+    plain._hf_peft_config_loaded = False  # otherwise transformers saves the adapters only
     return plain

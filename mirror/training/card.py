@@ -21,6 +21,7 @@ from mirror.training.record import RunRecord
 if TYPE_CHECKING:
     from transformers import TrainerState
 
+HIDDEN_MASK_TOKEN = "<MASK_TOKEN>"  # what earlier versions recorded for any
 CARD, SCORES_FILE, FIGURE = "README.md", "scores.json", "cosines.png"
 
 
@@ -119,6 +120,7 @@ def _mirror_facts(settings: dict) -> dict[str, str | None]:
         noise += ", same dropout masks in both views"
     rank, hardness, shorter = (settings.get(key) for key in ("lora_rank", "hardness", "matryoshka_dims"))
     by_length = settings.get("train_sampling_strategy") == "group_by_length"
+    adapters = "adapters of peft, merged" if settings.get("adapters") else "all weights"
     dimensions = f"also trained: the first {', '.join(map(str, shorter or ()))} dimensions (`truncate_dim`)"
     return {
         "level": settings["level"],
@@ -128,7 +130,7 @@ def _mirror_facts(settings: dict) -> dict[str, str | None]:
         "hardness": f"{hardness} times the cosine of a negative" if hardness else None,
         "batches": "texts of similar length" if by_length else None,
         "shorter vectors": dimensions if shorter else None,
-        "trained": f"low-rank updates (LoRA) of rank {rank}, merged" if rank else "all weights",
+        "trained": f"low-rank updates (LoRA) of rank {rank}, merged" if rank else adapters,
         "optimizer": f"AdamW, learning rate {settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}",
     }
 
@@ -153,6 +155,8 @@ def describe_views(settings: dict) -> str:
         noise = f"span of {settings['span_mask_length']} characters masked"
     else:
         noise = f"augmentation {augmentation}" + (f" with rate {rate}" if rate else "")
+    if (token := settings.get("mask_token")) and token != HIDDEN_MASK_TOKEN:
+        noise += f" by '{token}'"
     return f"{noise} in {'both views' if settings['augment_both_views'] else 'the second view'}"
 
 

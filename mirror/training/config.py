@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
+import multiprocessing
 import os
 from dataclasses import dataclass, fields
 from datetime import timedelta
+from importlib.util import find_spec
 
 import torch
 from accelerate import PartialState
-from transformers import PreTrainedTokenizerBase, TrainingArguments
+from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments, get_scheduler
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, library_errors
+from mirror.common.flags import above, at_least, condition, one_of
 from mirror.data.augmentation import augmentation_name
 from mirror.data.views import ViewSettings
 from mirror.training.options import (
     CRITERIA,
     KEEP_STEP,
+    LEARNING_RATE,
     LEVELS,
     LIBRARY_DEFAULTS,
     BaseOptions,
@@ -27,6 +32,7 @@ from mirror.training.options import (
     default_pooling,
     encoder_settings,
 )
+from mirror.training.record import well_formed
 
 
 logger = logging.getLogger(__name__)
@@ -36,6 +42,26 @@ FIXED = {
     "remove_unused_columns": (False, "the collator decides which columns reach the model"),
     "logging_nan_inf_filter": (False, "the first loss that is not finite stops the run"),
     "dataloader_persistent_workers": (False, "every epoch has new masks, and new workers to read them"),
+}
+_not_negative, _positive, _count = at_least(0), above(0), at_least(1)
+_moment = condition(lambda beta: 0 <= beta < 1, "in [0, 1)")
+LARGEST, LARGEST_SEED = 2**31 - 1, 2**32 - 1  # no flag means more than an int of C holds, and NumPy's seeds end there
+# Ranges of flags of TrainingArguments, which transformers and torch check late or not at all.
+RANGES = {
+    **dict.fromkeys(
+        ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), _count
+    ),
+    **dict.fromkeys(("preprocessing_num_workers", "dataloader_prefetch_factor", "eval_accumulation_steps"), _count),
+    **dict.fromkeys(("torch_empty_cache_steps", "ddp_timeout", "ddp_bucket_cap_mb"), _count),
+    **dict.fromkeys(("weight_decay", "max_grad_norm", "warmup_steps", "adam_epsilon", "eval_delay"), _not_negative),
+    **dict.fromkeys(
+        ("label_smoothing_factor", "neftune_noise_alpha", "save_total_limit", "dataloader_num_workers"), _not_negative
+    ),
+    **dict.fromkeys(("adam_beta1", "adam_beta2"), _moment),
+    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "num_train_epochs"), _positive),
+    **dict.fromkeys(("seed", "data_seed"), _not_negative),
+    **dict.fromkeys(("learning_rate", "weight_decay"), condition(lambda rate: 0 <= rate <= 100, "between 0 and 100")),
+    "max_steps": condition(lambda steps: steps == -1 or steps > 0, "positive, or -1 for no limit"),
 }
 
 
@@ -60,6 +86,16 @@ class BaseConfig(BaseOptions, TrainingArguments):
         for name, value in ((item.name, getattr(self, item.name)) for item in fields(self)):
             if isinstance(value, float) and not math.isfinite(value):
                 raise InputError(f"--{name} {value} is not a finite number")
+            if isinstance(value, (int, float)) and value > (LARGEST_SEED if name.endswith("seed") else LARGEST):
+                raise InputError(f"--{name} {value:g} is too large")
+            if isinstance(value, str) and well_formed(value) != value:
+                raise InputError(
+                    f"--{name} {value!r} is not UTF-8; give another, or use a UTF-8 locale such as LC_ALL=C.UTF-8"
+                )
+            if value is not None and name in RANGES:
+                RANGES[name](f"--{name}", value)
+        if self.use_liger_kernel and find_spec("liger_kernel") is None:
+            raise InputError("--use_liger_kernel needs liger-kernel: pip install liger-kernel, or leave the flag out")
         for name, (value, reason) in FIXED.items():
             if getattr(self, name) not in (None, value):
                 raise InputError(f"--{name} must stay {str(value).lower()}: {reason}")
@@ -76,6 +112,33 @@ class BaseConfig(BaseOptions, TrainingArguments):
         if isinstance(self.resume_from_checkpoint, str) and self.resume_from_checkpoint.lower() in ("true", "false"):
             self.resume_from_checkpoint = self.resume_from_checkpoint.lower() == "true" or None
         super().__post_init__()
+        check_optimizer(self)
+        context = self.dataloader_multiprocessing_context
+        if context is not None:
+            one_of(multiprocessing.get_all_start_methods())("--dataloader_multiprocessing_context", context)
+
+
+def check_optimizer(args: TrainingArguments) -> None:
+    """Build the optimizer and the schedule for one weight, because transformers builds the real ones after the texts.
+
+    Raises:
+        InputError: a library is not installed, or does not take these values. Names the flag.
+    """
+    optim, schedule = getattr(args.optim, "value", args.optim), getattr(args.lr_scheduler_type, "value", "")
+    tried = copy.copy(args)
+    tried.learning_rate = LEARNING_RATE if args.learning_rate is None else args.learning_rate
+    if not (args.optim_target_modules or "lomo" in optim or args.deepspeed):  # these need the real model
+        with library_errors(f"--optim {optim}"):
+            kind, options = Trainer.get_optimizer_cls_and_kwargs(tried)
+            kind([torch.nn.Parameter(torch.zeros(1))], **options)
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=tried.learning_rate)
+    with library_errors(f"--lr_scheduler_type {schedule} with --lr_scheduler_kwargs {args.lr_scheduler_kwargs}"):
+        options = {
+            "num_warmup_steps": 1,
+            "num_training_steps": 10,
+            "scheduler_specific_kwargs": args.lr_scheduler_kwargs,
+        }
+        get_scheduler(args.lr_scheduler_type, optimizer, **options)
 
 
 def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tuple[bool, bool, str]:
@@ -123,11 +186,6 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         MirrorOptions.__post_init__(self)
         BaseConfig.__post_init__(self)
         self._set_evaluation_defaults()
-        for name in ("resume_from_checkpoint", "load_best_model_at_end"):
-            if self.lora_rank and getattr(self, name):
-                raise InputError(
-                    f"--{name}: checkpoints with --lora_rank contain merged weights; leave out one of the two"
-                )
 
     def resolve_for(
         self, model_name_or_path: str, model_type: str, pooling: str | None = None, pairs: bool = False
@@ -183,7 +241,9 @@ class MirrorConfig(MirrorOptions, BaseConfig):
 
     def to_dict(self) -> dict[str, object]:
         """Return all settings as plain data. A function for `augmentation` is named."""
-        return super().to_dict() | {"augmentation": augmentation_name(self.augmentation)}
+        # transformers hides every `*_token`, and this one is no secret.
+        own = {"augmentation": augmentation_name(self.augmentation), "mask_token": self.mask_token}
+        return super().to_dict() | own
 
     def _set_evaluation_defaults(self) -> None:
         """Evaluate where there is something to score, and let the scores choose the checkpoint."""

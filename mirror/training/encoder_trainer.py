@@ -17,16 +17,17 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import TrainOutput
 
 from mirror.common.distributed import mean_over_processes
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, library_errors
 from mirror.common.files import atomic_write_text
 from mirror.common.reuse import plain
 from mirror.data.files import reading
 from mirror.data.views import EndlessStream
+from mirror.training.checkpoints import IDENTITY
 from mirror.training.finish import finish
 from mirror.training.hub import HubPushMixin
 from mirror.training.options import KEEP_STEP
-from mirror.training.record import FILE, RunRecord, run_facts
-from mirror.training.resumable import IDENTITY, LOSS_STATE, ResumableTrainer
+from mirror.training.record import FILE, RunRecord, run_facts, well_formed
+from mirror.training.resumable import LOSS_STATE, ResumableTrainer
 
 
 logger = logging.getLogger(__name__)
@@ -125,7 +126,7 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
     ):
         super().__init__(*args, **kwargs)
         is_stream = isinstance(self.train_dataset, EndlessStream)
-        self.base_model, self.settings = base_model, settings | ({"streaming": True} if is_stream else {})
+        self.base_model, self.settings = base_model, well_formed(settings | ({"streaming": True} if is_stream else {}))
         self.corpus_report, self.dataset_name = corpus_report, dataset_name
         self.summary: str | None = None
         self.train_metrics: dict[str, float] = {}
@@ -227,7 +228,8 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         is_new = self.optimizer is None
-        optimizer = super().create_optimizer(model)
+        with library_errors(f"--optim {self.args.optim.value}"):
+            optimizer = super().create_optimizer(model)
         # Decay would pull a scalar such as a temperature's logarithm towards 0, which is a value like any other.
         for decay, of_scalars in ((0.0, True), (self.args.weight_decay, False)):
             group = [each for each in self._loss_parameters if (each.dim() == 0) == of_scalars]
@@ -237,12 +239,15 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the encoder, with no pickled arguments beside it. Every process calls this, one writes."""
-        # With FSDP each process holds a part of the weights, and all of them take part in gathering them.
-        state = self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
+        weights = self.gathered_weights()
         if self.args.should_save:
-            self.save_encoder(output_dir or self.args.output_dir, state)
+            self.save_encoder(output_dir or self.args.output_dir, weights)
         if self.args.push_to_hub and not _internal_call:
             self.push_to_hub(commit_message="Model save", revision=self.args.hub_revision)
+
+    def gathered_weights(self) -> dict[str, Tensor] | None:
+        """Return the weights that FSDP spread over the processes. Every process calls this. None without FSDP."""
+        return self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
 
     def save_encoder(self, folder: str, state_dict: dict[str, Tensor] | None) -> None:
         """Write the encoder to a folder.
@@ -307,7 +312,10 @@ def differences(stored: dict, now: dict) -> list[str]:
     found = [
         f"--{key} was {before.get(key, 'not given')}, now {after.get(key, 'not given')}"
         for key in sorted(before.keys() | after.keys())
-        if key not in skipped and not key.startswith(NOT_COMPARED_PREFIXES) and before.get(key) != after.get(key)
+        if key not in skipped
+        and not key.startswith(NOT_COMPARED_PREFIXES)
+        and before.get(key) != after.get(key)
+        and before.get(key) != f"<{key.upper()}>"  # hidden by earlier versions
     ]
     if stored["processes"] != now["processes"]:
         found.append(f"processes: {stored['processes']}, now {now['processes']}")

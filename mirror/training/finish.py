@@ -6,21 +6,24 @@ import logging
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformers.trainer import TRAINER_STATE_NAME
 
 from mirror.common.distributed import shutdown
-from mirror.common.errors import InputError, one_line
+from mirror.common.errors import InputError, one_line, reason
 from mirror.common.files import replace_files
 from mirror.common.reuse import MANIFEST, is_complete, listed_files, write_manifest
 from mirror.evaluation.own_text import describe_scores
 from mirror.modeling.save_checkpoint import verify_encoder
 from mirror.training.card import CARD, FIGURE, SCORES_FILE, scores_of_run, write_card, write_scores
-from mirror.training.record import FILE, LOCAL_BASE, RunRecord, keep_folders_private, note_local_base
-from mirror.training.resumable import raise_save_error
+from mirror.training.checkpoints import raise_save_error
+from mirror.training.record import FILE, LOCAL_BASE, keep_folders_private, note_local_base
+from mirror.training.resumable import after_last_step
 from mirror.training.selection import describe_outcome
 
 
@@ -30,94 +33,145 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ASIDE = "_encoder"  # the underscore keeps it out of pushes
+# Not in the manifest: mirror-card rewrites the first three, and the note is not pushed.
+CHANGEABLE = (CARD, SCORES_FILE, FIGURE, LOCAL_BASE)
 COMMIT_MESSAGES = {"mirror": "Mirror encoder", "cmlm": "CMLM encoder"}
 COMMANDS = {"run_mirror.py": "mirror-train", "run_eval.py": "mirror-eval"}
 
 
 def finish(trainer: ResumableTrainer) -> None:
-    """Write the final checkpoint with record, scores and card, push it if asked, and shut down all processes.
+    """Write the final checkpoint, then its record, scores and card, push it if asked, and shut down all processes.
 
-    Call it on every process, and nothing afterwards. A library that computes other embeddings from the saved checkpoint
-    loses nothing of the run: the error is raised after everything is written.
+    Call it on every process, and nothing afterwards. The weights come first, whole and with a manifest. What fails
+    after that is a warning that names what is missing, except a verification or a push, whose error is raised at the
+    end.
 
     Args:
         trainer: an `EncoderTrainer` after `train`. Its `record()` returns a `RunRecord`, to which this adds the cosines.
 
     Raises:
-        InputError: the disk is full, a library computes other embeddings from the saved checkpoint, or the push failed.
+        InputError: the encoder cannot be saved, a library computes other embeddings from it, or the push failed.
     """
     args, folder = trainer.args, Path(trainer.args.output_dir)
-    if trainer.was_complete and is_complete(folder):
+    if trainer.was_complete and is_complete(folder) and all((folder / name).exists() for name in (FILE, CARD)):
         logger.info("%s holds a complete run of %d steps: nothing to do", folder, trainer.state.global_step)
         shutdown(trainer.accelerator)
         return
-    save_aside(trainer, folder / ASIDE)
-    encoder = trainer.encoder(training=False)
+    save_weights(trainer, folder)
     if trainer.is_fsdp_enabled and not trainer.is_world_process_zero():
-        encoder.encode(trainer.sample_texts())  # each process has a part of the weights that the first one needs below
+        # Each process has a part of the weights that the first one needs below.
+        trainer.encoder(training=False).encode(trainer.sample_texts())
     if trainer.is_world_process_zero():
-        record, failure = trainer.record(), None
-        try:
-            record.cosine_after_reload = verify_encoder(folder / ASIDE, encoder, trainer.sample_texts())
-        except Exception as error:  # whatever a library raises, the run is kept
-            failure = error
-        # Only Mirror-BERT has --eval_tasks, and with them a data folder.
-        scores = scores_of_run(trainer.state, args.load_best_model_at_end, getattr(args, "data_dir", None))
-        name = trainer.hub_model_id or record.settings.get("hub_model_id") or folder.resolve().name
-        put_into_place(folder, record, scores, trainer.base_model, name)
-        if failure:
-            reason = one_line(failure).replace(str(folder / ASIDE), str(folder))
-            raise InputError(f"{reason}; the encoder, its record and its card are saved, but not pushed") from failure
-        libraries = " and ".join(record.cosine_after_reload)
-        logger.info("Saved to %s (%s pooling), embeddings verified with %s", folder, encoder.pooling, libraries)
-        if record.own_text:
-            logger.info(describe_scores(record.own_text, record.own_text_together))
-        if record.kept:
-            logger.info(describe_outcome(record.kept))
-        logger.info(after_training(args.output_dir, trainer.base_model))
+        describe(trainer, folder)
     if args.push_to_hub:
         trainer.push_to_hub(commit_message=COMMIT_MESSAGES[trainer.method])
     shutdown(trainer.accelerator)
 
 
-def save_aside(trainer: ResumableTrainer, aside: Path) -> None:
-    """Save the encoder and the trainer's state in the folder `aside`, so that the output folder stays whole meanwhile.
+def save_weights(trainer: ResumableTrainer, folder: Path) -> None:
+    """Save the encoder and the trainer's state beside the output folder's files, and move them there when they are whole.
 
-    A full disk is an `InputError`, and nothing half-written is left.
-    """
-    try:
-        if trainer.args.should_save:
-            shutil.rmtree(aside, ignore_errors=True)  # a save that was killed may have left it
-        trainer.accelerator.wait_for_everyone()
-        trainer.save_model(str(aside), _internal_call=True)  # otherwise Trainer pushes before the card is written
-        if trainer.args.should_save:
-            trainer.state.save_to_json(str(aside / TRAINER_STATE_NAME))
-            keep_folders_private(aside / TRAINER_STATE_NAME)
-    except Exception as error:
-        shutil.rmtree(aside, ignore_errors=True)
-        raise_save_error(error, trainer.args.output_dir, trainer.args.output_dir)
-
-
-def put_into_place(folder: Path, record: RunRecord, scores: dict, base_model: str, name: str) -> None:
-    """Complete the encoder that `save_aside` saved and move it into the output folder, its manifest last.
-
-    After an error the encoder stays aside, because a run without checkpoints has no other copy.
+    Raises:
+        InputError: they cannot be written, for example because the disk is full. Nothing half-written is left.
     """
     aside = folder / ASIDE
-    try:
-        record.save(aside)
-        write_scores(aside, scores)
-        write_card(aside, name)
-        note_local_base(aside, base_model)
-        # mirror-card rewrites the first three of these, and the note is not pushed with the manifest.
-        write_manifest(aside, left_out=(CARD, SCORES_FILE, FIGURE, LOCAL_BASE))
-        shutil.rmtree(folder / "onnx", ignore_errors=True)  # exported from other weights
-        # A layer or a setting of an earlier run would be taken for one of this run.
-        for earlier in (listed_files(folder) - listed_files(aside)) | {SCORES_FILE, FIGURE, LOCAL_BASE}:
+    weights = trainer.gathered_weights()
+    if trainer.args.should_save:
+        if aside.exists() and trainer.totals.checkpoint:  # an earlier part of this run was killed here
+            shutil.rmtree(aside, ignore_errors=True)
+        elif aside.exists():
+            numbers = (number for number in count(1) if not (folder / f"{ASIDE}-{number}").exists())
+            kept = aside.rename(folder / f"{ASIDE}-{next(numbers)}")
+            logger.warning("%s is what an earlier run could not finish; delete it if you do not need it", kept)
+
+        def write() -> None:
+            shutil.rmtree(aside, ignore_errors=True)
+            trainer.save_encoder(str(aside), weights)
+            trainer.state.save_to_json(str(aside / TRAINER_STATE_NAME))
+            keep_folders_private(aside / TRAINER_STATE_NAME)
+            write_manifest(aside)
+
+        try:
+            _try_twice(write)
+        except Exception as error:
+            shutil.rmtree(aside, ignore_errors=True)
+            raise_save_error(error, folder, folder)
+        try:
+            _try_twice(partial(put_into_place, folder))
+        except Exception as error:
+            raise InputError(
+                f"the encoder is whole in {aside}, but cannot be moved to {folder}: {reason(error)}; "
+                "fix that and start any run there, which moves it first"
+            ) from error
+    trainer.accelerator.wait_for_everyone()
+
+
+def put_into_place(folder: Path) -> None:
+    """Move a whole encoder from the folder aside into the output folder, its manifest last.
+
+    May be called again after an interruption: the manifest is there until the last file is in place.
+    """
+    aside = folder / ASIDE
+    shutil.rmtree(folder / "onnx", ignore_errors=True)  # exported from other weights
+    # A layer, a setting or a card of an earlier run would be taken for one of this run.
+    for earlier in (listed_files(folder) - listed_files(aside)) | {FILE, *CHANGEABLE}:
+        if not (folder / earlier).is_dir():
             (folder / earlier).unlink(missing_ok=True)
-        replace_files(aside, folder, last=MANIFEST)
+    replace_files(aside, folder, last=MANIFEST)
+
+
+def put_interrupted_into_place(folder: str | Path) -> None:
+    """Complete the final save of a run that was interrupted while it moved its encoder."""
+    if (Path(folder) / ASIDE / MANIFEST).is_file():
+        put_into_place(Path(folder))
+        logger.warning("%s: moved the encoder of an interrupted run into place", folder)
+
+
+def describe(trainer: ResumableTrainer, folder: Path) -> None:
+    """Verify the saved encoder, and write record, scores and card beside it. Warn of what cannot be written.
+
+    Raises:
+        InputError: a library cannot load the encoder, or computes other embeddings.
+    """
+    args, record, scores, failure, cosines = trainer.args, None, {}, None, {}
+    try:
+        cosines = verify_encoder(folder, trainer.encoder(training=False), trainer.sample_texts())
+    except Exception as error:  # whatever a library raises, the run is kept
+        failure = error
+    with after_last_step(f"{folder} has no {FILE} and no {CARD}"):
+        record = trainer.record()
+        record.cosine_after_reload = cosines
+        record.save(folder)
+        write_manifest(folder, only={*listed_files(folder), FILE})
+    if record:
+        with after_last_step(f"{folder} has no {SCORES_FILE}"):
+            # Only Mirror-BERT has --eval_tasks, and with them a data folder.
+            scores = scores_of_run(trainer.state, args.load_best_model_at_end, getattr(args, "data_dir", None))
+            write_scores(folder, scores)
+        with after_last_step(f"{folder} has no {CARD}"):
+            write_card(folder, trainer.hub_model_id or record.settings.get("hub_model_id") or folder.resolve().name)
+    with after_last_step(f"{folder} has no {LOCAL_BASE}"):
+        note_local_base(folder, trainer.base_model)
+    if failure:
+        saved = "the encoder, its record and its card are saved" if record else "the encoder is saved"
+        raise InputError(f"{one_line(failure)}; {saved}, but not pushed") from failure
+    with after_last_step("the summary of the run is missing"):
+        libraries = " and ".join(cosines)
+        logger.info("Saved to %s (%s pooling), embeddings verified with %s", folder, args.pooling, libraries)
+        if record and record.own_text:
+            logger.info(describe_scores(record.own_text, record.own_text_together))
+        if record and record.kept:
+            logger.info(describe_outcome(record.kept))
+        logger.info(after_training(args.output_dir, trainer.base_model))
+
+
+def _try_twice(act: Callable[[], None]) -> None:
+    """Do something that may be repeated, once more if it fails: a network file system may fail for a moment."""
+    try:
+        act()
     except Exception as error:
-        raise_save_error(error, folder, folder)
+        logger.warning("the final save failed (%s); trying once more", reason(error))
+        act()
 
 
 def after_training(folder: str, base_model: str) -> str:

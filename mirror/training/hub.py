@@ -23,8 +23,9 @@ from transformers.utils import PushInProgress
 from mirror.common.cli import log_each_retry_once, without_signatures
 from mirror.common.errors import InputError, one_line
 from mirror.common.reuse import MANIFEST, write_manifest
+from mirror.training.checkpoints import IDENTITY
 from mirror.training.record import keep_folders_private
-from mirror.training.resumable import IDENTITY, LOSS_STATE, TOTALS
+from mirror.training.resumable import ADAPTERS, LOSS_STATE, TOTALS
 
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ NOT_PUSHED = (
 )
 # Not part of an encoder, only of a checkpoint to resume from.
 ONLY_TO_RESUME = (
-    *("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", LOSS_STATE),
+    *("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", LOSS_STATE, ADAPTERS),
     *(TRAINER_STATE_NAME, IDENTITY, TOTALS, MANIFEST),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import json
+import logging
 import platform
 import re
 from dataclasses import asdict, dataclass, field, fields
@@ -11,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, reason
 from mirror.common.files import atomic_write_text
 from mirror.common.trust import model_file
 
@@ -19,6 +20,8 @@ from mirror.common.trust import model_file
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
+
+logger = logging.getLogger(__name__)
 
 FILE = "train_results.json"
 LOCAL_BASE = "_base_model.txt"  # the underscore keeps it out of pushes
@@ -109,6 +112,15 @@ def collect_settings(args: TrainingArguments, **others) -> dict:
     return kept
 
 
+def well_formed(value):
+    """Return plain data that a UTF-8 file can hold: bytes of names that are not UTF-8 become `\udcff`, as text."""
+    if isinstance(value, dict):
+        return {key: well_formed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [well_formed(item) for item in value]
+    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+
+
 def keep_folders_private(state_file: Path) -> None:
     """Cut the path of the best checkpoint in a `trainer_state.json` to its name."""
     state = json.loads(state_file.read_text(encoding="utf-8"))
@@ -162,11 +174,19 @@ def local_base(folder: str | Path) -> str | None:
 
 
 def facts_on_card(base_model: str) -> tuple[dict[str, str], list[str]]:
-    """Return the license entries and the valid language codes on the card of a base model. Empty if it has none."""
+    """Return the license entries and the valid language codes on the card of a base model.
+
+    Empty if it has no card. A card that cannot be read is none, with a warning: others wrote it.
+    """
     from huggingface_hub import ModelCard
 
-    path = model_file(base_model, "README.md")
-    card = ModelCard.load(path, ignore_metadata_errors=True).data.to_dict() if path else {}
+    card = {}
+    try:
+        if path := model_file(base_model, "README.md"):
+            card = ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()
+    except Exception as error:  # of YAML, of the text's encoding, or of the file
+        message = "%s: its README.md cannot be read, so the new card names no license and no language: %s"
+        logger.warning(message, base_model, reason(error))
     keys, languages = ("license", "license_name", "license_link"), card.get("language") or []
     languages = [languages] if isinstance(languages, str) else languages
     languages = [code for code in languages if isinstance(code, str) and LANGUAGE.fullmatch(code)]

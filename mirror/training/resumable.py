@@ -9,47 +9,44 @@ it exits with status 0.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import os
-import re
+import math
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 
 from mirror.common import trust
-from mirror.common.distributed import describe_peer_failure, mean_over_processes
-from mirror.common.errors import InputError, one_line
+from mirror.common.distributed import mean_over_processes, world_size
+from mirror.common.errors import InputError, library_errors, reason
 from mirror.common.files import atomic_write_text
-from mirror.common.reuse import MANIFEST, is_complete, write_manifest
+from mirror.common.reuse import MANIFEST, lock_output_dir, write_manifest
+from mirror.training.checkpoints import find_checkpoint, raise_save_error, rotate, warn_of_little_space
 from mirror.training.signals import StopOnSignal, outlast_signals
 
 
 logger = logging.getLogger(__name__)
 
-AUTO = "auto"
-# Files of a checkpoint beside transformers' own: totals of the run, what it is, and the state of its loss.
-TOTALS, IDENTITY, LOSS_STATE = "run_totals.json", "run_identity.json", "loss.safetensors"
-SAVE_ERRORS = (OSError, SafetensorError, RuntimeError)  # torch.save reports a full disk as a RuntimeError
-RUST_ERROR = "(os error "  # tokenizers raises a plain Exception
-LITTLE_SPACE = 50e6  # bytes
+# Files of a checkpoint beside transformers' own and `IDENTITY`: totals of the run, the state of its loss, and adapters, which
+# are merged into the weights of the encoder.
+TOTALS, LOSS_STATE, ADAPTERS = "run_totals.json", "loss.safetensors", "adapters.safetensors"
 
 
 class ResumableTrainer(Trainer):
     """`Trainer` with complete checkpoints only, a clean exit after a signal, and totals of a run over its resumes."""
 
     def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
+        with library_errors("TrainingArguments", let_through=(TypeError,)):
+            super().__init__(*args, **kwargs)
         self.was_complete = False  # whether `train` resumed from the last step and had nothing to do
         self.totals = RunTotals()
         self.on_signal = StopOnSignal()
@@ -69,9 +66,14 @@ class ResumableTrainer(Trainer):
         checkpoint = find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint:
             trust.check_weights(checkpoint)
+        self.totals.checkpoint = checkpoint
+        # Released after the run, so that a notebook that stays open does not keep others out.
+        with lock_output_dir(self.args.output_dir) if self.is_world_process_zero() else nullcontext():
+            return self._train(checkpoint, **kwargs)
+
+    def _train(self, checkpoint: str | None, **kwargs) -> TrainOutput:
         if self.is_world_process_zero():
             warn_of_little_space(self.args.output_dir, self.model)
-        self.totals.checkpoint = checkpoint
         self.before_training(checkpoint)
         try:
             metrics = super().train(checkpoint, **kwargs).metrics
@@ -80,10 +82,32 @@ class ResumableTrainer(Trainer):
             if self.args.load_best_model_at_end and self.state.best_model_checkpoint:
                 self._load_best_model()
             metrics = {"epoch": self.state.epoch} | self.totals.of_complete_run(self.state.global_step)
+        except Exception as error:
+            # With several processes the others may wait for this one, and their checkpoints are what is left.
+            if not self.control.should_training_stop or world_size() > 1:
+                raise
+            metrics = self._keep_trained(error)
         finally:
-            self.on_signal.restore()
-        self.after_training()
-        return TrainOutput(self.state.global_step, metrics["train_loss"], metrics)
+            with after_last_step("signals are not given back"):
+                self.on_signal.restore()
+        with after_last_step("the scores after training are missing", let_through=NothingToSave):
+            self.after_training()
+        return TrainOutput(self.state.global_step, metrics.get("train_loss", math.nan), metrics)
+
+    def _keep_trained(self, error: Exception) -> dict[str, float]:
+        """Return the metrics of a run that failed after its last step, with the weights that it would have ended with."""
+        step, best = self.state.global_step, self.state.best_model_checkpoint
+        logger.warning("%s; all %d steps are trained, and their weights are kept", reason(error), step)
+        self.is_in_train = False
+        if self.args.load_best_model_at_end and best:
+            try:
+                self._load_best_model()
+            except Exception as failure:
+                logger.warning(
+                    "%s cannot be loaded (%s); these are the weights of step %d", best, reason(failure), step
+                )
+                self.state.best_model_checkpoint = self.state.best_global_step = None
+        return {"epoch": self.state.epoch}
 
     def before_training(self, checkpoint: str | None) -> None:
         """Prepare a run, or its continuation from a complete checkpoint. Called by `train` before anything is trained."""
@@ -113,6 +137,10 @@ class ResumableTrainer(Trainer):
         if "train_runtime" in logs:
             logs |= self.totals.of_run(logs, self.state.global_step)
         super().log(logs, start_time)
+
+    def create_scheduler(self, *args, **kwargs):
+        with library_errors(f"--lr_scheduler_type {self.args.lr_scheduler_type.value}"):
+            return super().create_scheduler(*args, **kwargs)
 
     def get_train_dataloader(self) -> DataLoader:
         """Return transformers' loader, with workers that survive a signal to all processes of a job (Slurm, Ctrl-C)."""
@@ -158,7 +186,7 @@ class ResumableTrainer(Trainer):
         if push:
             self.push_checkpoint(str(folder))
         if self.args.should_save:
-            rotate_checkpoints(run_dir, limit, self.state.best_model_checkpoint, use_mtime=True)
+            rotate(run_dir, limit, {str(folder), self.state.best_model_checkpoint}, self.state.global_step)
 
 
 class RunTotals(TrainerCallback):
@@ -233,6 +261,21 @@ class RunTotals(TrainerCallback):
             ) from error
 
 
+class NothingToSave(InputError):
+    """Raised after a run of which no step may be saved."""
+
+
+@contextmanager
+def after_last_step(missing: str, let_through: tuple[type[Exception], ...] = ()) -> Iterator[None]:
+    """Turn any error into a warning that names what is missing: nothing after the last step may cost a run."""
+    try:
+        yield
+    except let_through:
+        raise
+    except Exception as error:
+        logger.warning("%s: %s", missing, reason(error))
+
+
 class RunIsComplete(Exception):
     """Raised where the checkpoint to resume from is that of the last step."""
 
@@ -259,94 +302,3 @@ class FiniteGradients(TrainerCallback):
                 f"the gradient is not finite at step {state.global_step + 1}; try --bf16 false, a lower --learning_rate "
                 "or a higher --temperature"
             )
-
-
-def find_checkpoint(asked: str | bool | None, output_dir: str | Path) -> str | None:
-    """Return the checkpoint folder that `--resume_from_checkpoint` means. None where nothing is asked for.
-
-    Args:
-        asked: a folder, True for the newest complete checkpoint of `output_dir`, or "auto" for the same or None.
-
-    Raises:
-        InputError: there is none, or it is incomplete.
-    """
-    if not asked:
-        return None
-    if asked in (True, AUTO):
-        found = last_complete_checkpoint(output_dir)
-        if found is None and asked is True:
-            raise InputError(f"--resume_from_checkpoint: no checkpoint in {output_dir}")
-        return found
-    if not Path(asked).is_dir():
-        raise InputError(f"--resume_from_checkpoint: no checkpoint in {asked}")
-    if not is_complete(asked):
-        raise InputError(
-            f"--resume_from_checkpoint {asked} is incomplete: its {MANIFEST}, or files that it lists, are missing or damaged"
-        )
-    return asked
-
-
-def last_complete_checkpoint(output_dir: str | Path) -> str | None:
-    """Return the newest complete checkpoint of a run. Skip later incomplete ones with a warning."""
-    numbered = {
-        int(match[1]): path
-        for path in Path(output_dir).glob(f"{PREFIX_CHECKPOINT_DIR}-*")
-        if (match := re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name)) and path.is_dir()
-    }
-    for _, path in sorted(numbered.items(), reverse=True):
-        if is_complete(path):
-            return str(path)
-        logger.warning("%s is incomplete (its save was interrupted, or files are missing or damaged); skipped", path)
-    return None
-
-
-def warn_of_little_space(folder: str | Path, model: nn.Module) -> None:
-    """Warn before training if the disk has no room for a checkpoint and the encoder."""
-    weights = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-    needed = 2 * weights + 2 * trained  # a checkpoint, with two moments of every trained weight, and the encoder
-    free = shutil.disk_usage(folder).free
-    if free < needed:
-        logger.warning(
-            "%s has %s left, but a checkpoint and the encoder at the end need about %s: free some space, or choose another "
-            "--output_dir",
-            _disk_of(folder),
-            _megabytes(free),
-            _megabytes(needed),
-        )
-
-
-def raise_save_error(error: Exception, folder: str | Path, run_dir: str | Path) -> NoReturn:
-    """Explain a failed save.
-
-    Raises:
-        InputError: what could not be saved, why, and which checkpoint is left.
-        Exception: `error` itself, where it does not come from writing.
-    """
-    of_writing = isinstance(error, SAVE_ERRORS) or RUST_ERROR in str(error)
-    if not of_writing or (isinstance(error, RuntimeError) and describe_peer_failure(error)):
-        raise error
-    reason = one_line(error, 200)
-    if is_full_disk(error, run_dir):
-        reason = f"{_disk_of(run_dir)} is full, {_megabytes(shutil.disk_usage(run_dir).free)} are left"
-    last = last_complete_checkpoint(run_dir)
-    left = f"the last complete checkpoint is {last}" if last else "there is no earlier complete checkpoint"
-    raise InputError(f"cannot save {folder}: {reason}; {left}") from error
-
-
-def is_full_disk(error: Exception, folder: str | Path) -> bool:
-    """Return whether a full disk caused an error. Libraries that write files themselves do not always say so."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno == errno.ENOSPC
-    return shutil.disk_usage(folder).free < LITTLE_SPACE
-
-
-def _disk_of(folder: str | Path) -> str:
-    place = Path(folder).resolve()
-    while not os.path.ismount(place):
-        place = place.parent
-    return f"the disk of {folder} (mounted at {place})"
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 1e6:,.0f} MB"

@@ -14,7 +14,7 @@ from transformers.integrations import get_reporting_integration_callbacks
 from transformers.utils import logging as transformers_logging
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, one_line
 from mirror.common.files import make_output_folder
 from mirror.common.reuse import lock_output_dir
 from mirror.data.batches import LengthGroupedRows
@@ -25,9 +25,10 @@ from mirror.data.source import source_name
 from mirror.data.views import StreamedTwoViewDataset, TwoViewDataset, two_view_dataset
 from mirror.modeling.backbone import check_texts_are_known
 from mirror.modeling.read_checkpoint import load_config
+from mirror.training.checkpoints import AUTO, find_checkpoint
 from mirror.training.config import BaseConfig, MirrorConfig
+from mirror.training.finish import put_interrupted_into_place
 from mirror.training.record import FILE
-from mirror.training.resumable import AUTO, find_checkpoint
 from mirror.training.selection import HeldOutScores, make_held_out_scores
 
 
@@ -53,6 +54,7 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
     make_writable(args.output_dir)
     if args.process_index == 0:
         lock_output_dir(args.output_dir)
+        put_interrupted_into_place(args.output_dir)
     checkpoint = find_checkpoint(args.resume_from_checkpoint, args.output_dir)
     if checkpoint is None and not args.force:
         check_no_other_run(args.output_dir, args.resume_from_checkpoint == AUTO)
@@ -60,9 +62,8 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
         for callback in get_reporting_integration_callbacks(args.report_to):
             callback()  # created once, to test that it works
     except (ValueError, RuntimeError, ImportError) as error:
-        reason = str(error).partition(". ")[0].rstrip(".")
         raise InputError(
-            f"--report_to {' '.join(args.report_to)}: {reason}; pip install tensorboard, or use --report_to none"
+            f"--report_to {' '.join(args.report_to)}: {one_line(error).rstrip('.')}; or use --report_to none"
         ) from error
     load_config(model_name_or_path)
     return checkpoint
@@ -118,6 +119,16 @@ def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -
         )
 
 
+def drop_last_of_one(rows: Dataset, args: TrainingArguments) -> None:
+    """Drop a last batch of one text, with a warning: it has no negatives, so its loss is 0 and it would teach nothing."""
+    # Several processes fill the last batch with rows from the start.
+    if not args.dataloader_drop_last and args.world_size == 1 and len(rows) % args.train_batch_size == 1:
+        logger.warning(
+            "--dataloader_drop_last false: the last batch of an epoch has one text and no negatives; dropped"
+        )
+        args.dataloader_drop_last = True
+
+
 class TrainingTexts(NamedTuple):
     """Texts of a run: the corpus without held-out texts, its two views, tests on the others if any, and a report."""
 
@@ -150,6 +161,7 @@ def prepare_texts(
             check_batch_fits(corpus.rows, args)
         if not isinstance(corpus.rows, IterableDataset):
             args.at_most_one_pass(len(corpus.rows))
+            drop_last_of_one(corpus.rows, args)
         held_out = make_held_out_scores(rows, tokenizer, views, args)
         grouped = args.train_sampling_strategy == "group_by_length"
         if grouped and isinstance(corpus.rows, IterableDataset):

@@ -27,7 +27,7 @@ from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_toge
 from mirror.evaluation.run import make_plan
 from mirror.modeling.encoder import Encode, Encoder
 from mirror.training.options import ALIGNMENT_UNIFORMITY, KEEP, OWN_TEXT
-from mirror.training.resumable import RunIsComplete
+from mirror.training.resumable import NothingToSave, RunIsComplete
 
 
 if TYPE_CHECKING:
@@ -266,12 +266,12 @@ def outcome(state: TrainerState, keep: str, allowed_loss: float, learning_rate: 
         saved step. `lost_at`, `lost`: the step at which the run stopped and its score, None if it did not stop.
 
     Raises:
-        InputError: no step is within the limit, so there is nothing to go back to.
+        NothingToSave: no step is within the limit, so there is nothing to go back to.
     """
     scores, kept = kept_scores(state), state.best_global_step
     last, lost = max(scores), not is_within(state, allowed_loss)
     if not kept:
-        raise InputError(
+        raise NothingToSave(
             f"--keep {keep}: {scores[0]:.3f} -> {scores[last]:.3f} at step {last}, the first that was evaluated, and a loss of "
             f"{allowed_loss:g} is allowed; no encoder is saved: try --learning_rate {learning_rate / 4:g}, or a higher "
             "--keep_within"

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from functools import partial
 from math import inf
+from pathlib import Path
 
 import torch
 from datasets import Dataset, IterableDataset
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
@@ -29,13 +31,14 @@ from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
 from mirror.modeling.save_checkpoint import save_encoder
-from mirror.training.base_encoder import add_lora, load_base, merged
+from mirror.training.base_encoder import adapters_of, add_lora, load_base, merged
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
 from mirror.training.gradient_cache import backward_through_cache
 from mirror.training.losses import LossFunction, describe_loss, make_loss, name_of_loss
 from mirror.training.options import KEEP_STEP
 from mirror.training.record import collect_settings
+from mirror.training.resumable import ADAPTERS
 from mirror.training.run_setup import prepare_texts
 from mirror.training.selection import (
     CosinesOfBase,
@@ -125,6 +128,8 @@ class MirrorTrainer(EncoderTrainer):
         if loss is not None:
             settings |= {"loss": name_of_loss(loss), "loss_description": describe_loss(objective)}
             settings.pop("temperature", None)  # of the level, which the loss does not use
+        if adapters_of(model) and not args.lora_rank:
+            settings["adapters"] = "peft"
         if callable(args.augmentation):  # a resume with another function is refused
             with suppress(Exception):  # of dill, which cannot pickle every function
                 settings["augmentation_digest"] = content_of(args.augmentation)
@@ -167,7 +172,7 @@ class MirrorTrainer(EncoderTrainer):
             flags = [name for name in ("learnable_temperature", "projection_head") if getattr(self.args, name)]
             what = f"--{flags[0]}" if flags else f"a loss with parameters ({name_of_loss(self.loss)})"
             raise InputError(f"{what} does not work with FSDP or DeepSpeed; leave it out")
-        if self.args.lora_rank and self.is_fsdp_enabled:
+        if adapters_of(self.model) and self.is_fsdp_enabled:
             raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
 
     def before_training(self, checkpoint: str | None) -> None:
@@ -303,11 +308,39 @@ class MirrorTrainer(EncoderTrainer):
         self.monitor("alignment", alignment(first, second))
         self.monitor("uniformity", uniformity(first))
 
+    def describe_checkpoint(self, folder: Path) -> None:
+        super().describe_checkpoint(folder)
+        adapters = adapters_of(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
+        if adapters and self.args.should_save:
+            save_file({name: weight.detach().contiguous() for name, weight in adapters.items()}, folder / ADAPTERS)
+
+    # Overrides two private methods: `Trainer` would look for the adapters among the merged weights, and find none.
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+        adapters = adapters_of(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
+        if not adapters:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+            return
+        path = Path(resume_from_checkpoint) / ADAPTERS
+        stored = load_file(path) if path.is_file() else {}
+        if stored.keys() != adapters.keys():
+            raise InputError(
+                f"{resume_from_checkpoint} has no {ADAPTERS} with the adapters of this run; train from the start"
+            )
+        with torch.no_grad():
+            for name, weight in stored.items():
+                adapters[name].copy_(weight)
+
+    def _load_best_model(self) -> None:
+        if adapters_of(self.accelerator.unwrap_model(self.model, keep_torch_compile=False)):
+            self._load_from_checkpoint(self.state.best_model_checkpoint)
+        else:
+            super()._load_best_model()
+
     def save_encoder(self, folder: str, state_dict: dict[str, Tensor] | None) -> None:
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         save_encoder(
             folder=folder,
-            model=merged(model) if self.args.lora_rank else model,
+            model=merged(model) if adapters_of(model) else model,
             tokenizer=self.processing_class,
             pooling=self.args.pooling,
             max_seq_length=self.base.max_seq_length,

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from mirror.common.distributed import describe_peer_failure
 from mirror.common.errors import InputError
+from mirror.training.checkpoints import last_complete_checkpoint
 from mirror.training.config import MirrorConfig
-from mirror.training.resumable import last_complete_checkpoint
 from mirror.training.run_setup import check_batch_fits
 from tests.processes import ROOT, Pair
 

@@ -77,20 +77,20 @@ class Saves(Disturber):
     """A small run of four steps, and its saves disturbed in every way."""
 
     def __init__(self, work: Path):
-        from transformers.trainer_utils import rotate_checkpoints
-
+        from mirror.training.checkpoints import rotate
         from tests.tiny_trainer import make_trainer
 
         super().__init__(work)
         options = {"save_strategy": "steps", "save_steps": 2, "max_steps": 4}
         self.trainer = make_trainer(self.model, self.texts, self.out, **options)
         self.trainer.train()
+        self.trainer.totals.checkpoint = "resumed"  # a final save that was killed is repeated by a resumed run
         shutil.rmtree(self.out / "checkpoint-4")
         save = partial(self.trainer._save_checkpoint, self.trainer.model, None)
-        rotate = partial(rotate_checkpoints, str(self.out), 1, None, use_mtime=True)
+        rotation = partial(rotate, self.out, 1, {str(self.out / "checkpoint-4")}, 4)
         self.scenarios = [self.undisturbed(Scenario("checkpoint", save, self.keep("one")))]
         self.whole = self.keep("whole")
-        for name, act in (("rotation", rotate), ("final save", self.trainer.finish)):
+        for name, act in (("rotation", rotation), ("final save", self.trainer.finish)):
             self.scenarios.append(self.undisturbed(Scenario(name, act, self.whole)))
         self.finished = self.keep("finished")
 
@@ -99,7 +99,7 @@ class Saves(Disturber):
 
     def wrong(self, scenario: Scenario, ended: Ended) -> str | None:
         from mirror.common.reuse import is_complete
-        from mirror.training.resumable import last_complete_checkpoint
+        from mirror.training.checkpoints import last_complete_checkpoint
 
         last = last_complete_checkpoint(self.out)
         if last is None:

@@ -92,7 +92,7 @@ class Runs:
 
     def wrong_afterwards(self, situation: Situation, step: int, whole: Path) -> str | None:
         """Return what is wrong: the newest complete checkpoint must be that of `step`, and the resumed run end like `whole`."""
-        from mirror.training.resumable import last_complete_checkpoint
+        from mirror.training.checkpoints import last_complete_checkpoint
 
         last = last_complete_checkpoint(self.out)
         if last is None or Path(last).name != f"checkpoint-{step}":

@@ -6,6 +6,7 @@ import csv
 from dataclasses import replace
 
 import pytest
+from scipy.stats import spearmanr
 
 from mirror.common.errors import InputError
 from mirror.studies.cell import agreement, own_text_of
@@ -231,6 +232,15 @@ def test_without_enough_runs_or_differences_there_is_no_correlation():
     equal = [own_text_run(f"one, {score}", 0.2, 0.2, -1.0, score) for score in (0.1, 0.2, 0.3)]
     assert correlations(equal, "stsb_dev")["own_text"] == (None, None)
     assert correlations(RUNS, "simlex999")["own_text"] == (None, None)
+
+
+def test_every_seed_of_a_row_counts_in_a_correlation():
+    """Three seeds of one row, ordered by the criterion as by the task, and one row against the order."""
+    seeds = [own_text_run("one, a", value, value, -1.0, value) for value in (0.1, 0.2, 0.3)]
+    assert correlations(seeds, "stsb_dev")["own_text"] == (pytest.approx(1.0), pytest.approx(1.0))
+    runs = [*seeds, own_text_run("two, a", 0.4, 0.4, -1.0, 0.0)]
+    by_hand = spearmanr([0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.0]).statistic
+    assert correlations(runs, "stsb_dev")["own_text"] == (pytest.approx(by_hand), pytest.approx(1.0))
 
 
 def test_the_tables_of_own_text_have_correlations_choices_and_runs_by_corpus():

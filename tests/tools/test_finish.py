@@ -63,15 +63,15 @@ def test_a_library_that_differs_loses_nothing_of_the_run(bert_folder, sentences,
     assert Encoder.from_pretrained(str(tmp_path / "out")).encode(["a cat"]).shape == (1, 32)
 
 
-def test_the_note_of_the_base_model_is_saved_with_the_encoder(bert_folder, sentences, tmp_path, monkeypatch):
+def test_the_note_of_the_base_model_is_of_this_run(bert_folder, sentences, tmp_path, monkeypatch, caplog):
     def fail(*_):
         raise OSError(errno.EIO, "Input/output error")
 
     out = tmp_path / "out"
-    with monkeypatch.context() as patch, pytest.raises(InputError, match=f"^cannot save {out}: .*Input/output error"):
+    with monkeypatch.context() as patch:
         patch.setattr("mirror.training.finish.note_local_base", fail)
         train(monkeypatch, bert_folder, sentences, out)
-    assert not is_complete(out)
+    assert is_complete(out) and f"{out} has no {LOCAL_BASE}: [Errno 5] Input/output error" in caplog.text
     (out / LOCAL_BASE).write_text("of an earlier run")
     with monkeypatch.context() as patch:
         patch.setattr("mirror.training.finish.note_local_base", lambda *_: None)  # as for a model of the Hub

@@ -22,12 +22,7 @@ from mirror.common.errors import InputError, run_main
 from mirror.common.reuse import is_complete
 from mirror.modeling.encoder import Encoder
 from mirror.tools.vectors import ShardFolder
-from mirror.training.resumable import (
-    is_full_disk,
-    last_complete_checkpoint,
-    raise_save_error,
-    warn_of_little_space,
-)
+from mirror.training.checkpoints import is_full_disk, last_complete_checkpoint, raise_save_error, warn_of_little_space
 from tests.tiny_trainer import At, make_trainer
 
 
@@ -148,7 +143,7 @@ def test_a_full_disk_at_the_end_of_a_training_is_one_line_and_costs_no_step(
 
 
 def test_too_little_space_is_said_before_the_training(disk, bert_folder, sentences, caplog):
-    trainer = make_trainer(bert_folder, sentences, disk.folder / "out", max_steps=1)
+    trainer = make_trainer(bert_folder, sentences, disk.folder / "out", max_steps=2)
     with pytest.raises(InputError):
         disk.mount(100, "remount")
         (disk.folder / "other").write_bytes(bytes(90_000))
@@ -177,7 +172,8 @@ def test_what_does_not_come_from_writing_is_raised_as_it_is(tmp_path, monkeypatc
         with pytest.raises(InputError, match="^cannot save x: "):
             raise_save_error(error, "x", tmp_path)
     monkeypatch.setattr(
-        "mirror.training.resumable.describe_peer_failure", lambda error: "has ended" if str(error) == "gloo" else None
+        "mirror.training.checkpoints.describe_peer_failure",
+        lambda error: "has ended" if str(error) == "gloo" else None,
     )
     with pytest.raises(RuntimeError, match="gloo"):
         raise_save_error(RuntimeError("gloo"), "x", tmp_path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import os
+import signal
 import sys
 
 import numpy as np
@@ -13,9 +15,13 @@ from sentence_transformers import SentenceTransformer
 
 import run_mirror
 from mirror.common.errors import InputError
+from mirror.common.reuse import write_manifest
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
 from mirror.training.base_encoder import add_lora, merged
+from mirror.training.config import MirrorConfig
+from mirror.training.trainer import MirrorTrainer
+from tests.tiny_trainer import make_trainer
 
 
 TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning"]
@@ -94,12 +100,101 @@ def test_without_peft_one_line_says_what_to_install(bert_folder, sentences, tmp_
     ("flags", "message"),
     [
         (["--lora_rank", "0"], "--lora_rank must be at least 1, got 0"),
-        (
-            ["--lora_rank", "4", "--resume_from_checkpoint", "true"],
-            "--resume_from_checkpoint: checkpoints with --lora_rank",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused(bert_folder, sentences, tmp_path, monkeypatch, flags, message):
     with pytest.raises(InputError, match=message):
         train(monkeypatch, bert_folder, sentences, tmp_path, *flags)
+
+
+LORA = {"lora_rank": 4, "learning_rate": 1e-2, "max_steps": 6, "save_strategy": "steps", "save_steps": 2}
+
+
+def saved(folder) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def test_a_resumed_run_is_the_uninterrupted_one(bert_folder, sentences, tmp_path):
+    pytest.importorskip("peft")
+    whole = make_trainer(bert_folder, sentences, tmp_path / "whole", **LORA)
+    whole.train()
+    whole.save_model()
+    again = make_trainer(bert_folder, sentences, tmp_path / "again", **LORA)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4"))
+    again.save_model()
+    for name, value in saved(tmp_path / "whole").items():
+        assert torch.equal(saved(tmp_path / "again")[name], value), name
+    (tmp_path / "whole" / "checkpoint-4" / "adapters.safetensors").unlink()
+    write_manifest(tmp_path / "whole" / "checkpoint-4")
+    with pytest.raises(InputError, match="checkpoint-4 has no adapters.safetensors"):
+        make_trainer(bert_folder, sentences, tmp_path / "new", **LORA).train(
+            resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4")
+        )
+
+
+def test_the_command_that_a_signal_names_goes_on(bert_folder, sentences, tmp_path, monkeypatch):
+    pytest.importorskip("peft")
+    (tmp_path / "other").mkdir()
+    train(monkeypatch, bert_folder, sentences, tmp_path / "other", "--lora_rank", "4")
+    with monkeypatch.context() as patch:
+        original = MirrorTrainer.training_step
+
+        def step(trainer, *args):
+            if trainer.state.global_step == 1:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return original(trainer, *args)
+
+        patch.setattr(MirrorTrainer, "training_step", step)
+        with pytest.raises(SystemExit):
+            train(monkeypatch, bert_folder, sentences, tmp_path, "--lora_rank", "4")
+    train(monkeypatch, bert_folder, sentences, tmp_path, "--lora_rank", "4", "--resume_from_checkpoint", "true")
+    for name, value in saved(tmp_path / "other" / "out").items():
+        assert torch.equal(saved(tmp_path / "out")[name], value), name
+
+
+def test_the_best_step_is_loaded_with_its_updates(bert_folder, sentences, tmp_path):
+    pytest.importorskip("peft")
+    scores = iter([1.0, 3.0, 2.0])
+    options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    options |= {"metric_for_best_model": "own", "greater_is_better": True}
+    trainer = make_trainer(bert_folder, sentences, tmp_path, lambda encoder: {"own": next(scores)}, **LORA, **options)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "encoder"))
+    for name, value in saved(tmp_path / "checkpoint-4").items():
+        assert torch.equal(saved(tmp_path / "encoder")[name], value), name
+    assert any(not torch.equal(saved(tmp_path / "checkpoint-6")[n], v) for n, v in saved(tmp_path / "encoder").items())
+
+
+@pytest.mark.parametrize("modules_to_save", [None, ["word_embeddings"]])
+def test_a_peft_model_is_saved_as_a_plain_encoder_with_what_was_trained(
+    bert_folder, sentences, tmp_path, modules_to_save
+):
+    """Against peft's own `merge_and_unload`."""
+    peft = pytest.importorskip("peft")
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    config = peft.LoraConfig(r=4, target_modules=["query", "value"], modules_to_save=modules_to_save)
+    wrapped = peft.get_peft_model(model, config)
+    flags = {"per_device_train_batch_size": 40, "max_steps": 3, "learning_rate": 1e-2, "pooling": "mean"}
+    args = MirrorConfig(output_dir=str(tmp_path), bf16=False, max_seq_length=24, **flags)
+    trainer = MirrorTrainer(model=wrapped, args=args, train_dataset=sentences, processing_class=tokenizer)
+    trainer.train()
+    trainer.finish()
+    assert "| trained | adapters of peft, merged |" in (tmp_path / "README.md").read_text()
+    found = saved(tmp_path)
+    expected = wrapped.merge_and_unload().state_dict()
+    moved = 0
+    start = load_backbone(bert_folder, "mean")[0].state_dict()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=1e-6)
+        moved += not torch.equal(value, start[name])
+    assert moved >= 4 + bool(modules_to_save)
+
+
+def test_adapters_that_are_frozen_are_refused(bert_folder, sentences, tmp_path):
+    peft = pytest.importorskip("peft")
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    wrapped = peft.get_peft_model(model, peft.LoraConfig(r=4, target_modules=["query"]))
+    wrapped.requires_grad_(False)
+    args = MirrorConfig(output_dir=str(tmp_path), pooling="mean")
+    with pytest.raises(InputError, match="the adapters of this PeftModel cannot be trained and merged"):
+        MirrorTrainer(model=wrapped, args=args, train_dataset=sentences, processing_class=tokenizer)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import math
+import os
 import resource
 import shutil
+import subprocess
+import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,15 +22,11 @@ from transformers import Trainer
 
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.common.errors import InputError
-from mirror.common.reuse import write_manifest
-from mirror.training.resumable import (
-    TOTALS,
-    FiniteGradients,
-    RunTotals,
-    find_checkpoint,
-    last_complete_checkpoint,
-)
+from mirror.common.reuse import lock_output_dir, write_manifest
+from mirror.training.checkpoints import find_checkpoint, last_complete_checkpoint, numbered_checkpoints, rotate
+from mirror.training.resumable import TOTALS, FiniteGradients, RunTotals
 from mirror.training.trainer import MirrorTrainer
+from tests.processes import ROOT, run_two_processes
 from tests.tiny_trainer import At, make_trainer, run_whole_and_resumed, weights
 
 
@@ -145,9 +146,9 @@ def test_a_gradient_that_is_not_finite_stops_the_run(value):
 def test_which_checkpoint_is_meant(tmp_path):
     assert find_checkpoint(None, tmp_path) is None and find_checkpoint(False, tmp_path) is None
     assert find_checkpoint("auto", tmp_path) is None
-    with pytest.raises(InputError, match=f"no checkpoint in {tmp_path}"):
+    with pytest.raises(InputError, match=f"no checkpoint in {tmp_path}; leave it out"):
         find_checkpoint(True, tmp_path)
-    with pytest.raises(InputError, match="no checkpoint in nowhere"):
+    with pytest.raises(InputError, match="nowhere is not a folder; give a folder checkpoint-N, or true"):
         find_checkpoint("nowhere", tmp_path)
     folder = tmp_path / "checkpoint-3"
     folder.mkdir()
@@ -178,12 +179,107 @@ def test_the_hooks_of_trainer_that_are_overridden_exist():
         for name in vars(base)
         if name.startswith("_") and not name.startswith("__") and hasattr(Trainer, name)
     }
-    assert overridden == {"_get_grad_norm", "_load_from_checkpoint", "_save_checkpoint"}
+    assert overridden == {"_get_grad_norm", "_load_best_model", "_load_from_checkpoint", "_save_checkpoint"}
     for name, parameters in {
         "_get_grad_norm": ["self", "model", "grad_norm"],
         "_load_from_checkpoint": ["self", "resume_from_checkpoint", "model"],
         "_save_checkpoint": ["self", "model", "trial"],
-        "_load_best_model": ["self"],  # called, not overridden, as is the next one
-        "_finish_current_push": ["self"],
+        "_load_best_model": ["self"],
+        "_finish_current_push": ["self"],  # called, not overridden
     }.items():
         assert list(inspect.signature(getattr(Trainer, name)).parameters) == parameters, name
+
+
+def steps_in(folder: Path) -> set[int]:
+    return set(numbered_checkpoints(folder))
+
+
+def test_checkpoints_are_rotated_by_step_and_not_by_time(bert_folder, sentences, tmp_path):
+    """With the clock behind, the newest checkpoint has the oldest time."""
+    trainer = make_trainer(
+        bert_folder, sentences, tmp_path, save_strategy="steps", save_steps=2, max_steps=6, save_total_limit=2
+    )
+    for step in (2, 4):
+        future = time.time() + 10_000 / step
+        trainer.add_callback(At(step + 1, lambda n=step, t=future: os.utime(tmp_path / f"checkpoint-{n}", (t, t))))
+    trainer.train()
+    assert steps_in(tmp_path) == {4, 6}
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "left"),
+    [
+        (None, None, {2, 4, 6, 9}),
+        (0, None, {2, 4, 6, 9}),
+        (4, None, {2, 4, 6, 9}),
+        (3, None, {2, 4, 6}),  # 9 is of a run that was overwritten
+        (2, None, {4, 6}),
+        (1, None, {6}),
+        (1, 2, {2, 6}),
+        (2, 2, {2, 6}),
+        (3, 2, {2, 4, 6}),
+    ],
+)
+def test_which_checkpoints_are_left(tmp_path, limit, best, left):
+    for step in (2, 4, 6, 9):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "checkpoint-best").mkdir()
+    rotate(tmp_path, limit, {str(tmp_path / "checkpoint-6"), best and str(tmp_path / f"checkpoint-{best}")}, 6)
+    assert steps_in(tmp_path) == left and (tmp_path / "checkpoint-best").exists()
+
+
+def test_the_trainer_refuses_a_damaged_checkpoint_that_is_named_and_takes_auto(run, bert_folder, sentences, tmp_path):
+    folder = Path(shutil.copytree(run / "checkpoint-8", tmp_path / "checkpoint-8"))
+    (folder / "model.safetensors").write_bytes(b"damaged")
+    trainer = make_trainer(bert_folder, sentences, tmp_path / "out", max_steps=12)
+    with pytest.raises(InputError, match="checkpoint-8 is incomplete"):
+        trainer.train(resume_from_checkpoint=str(folder))
+    again = make_trainer(bert_folder, sentences, run, max_steps=12, save_strategy="steps", save_steps=4)
+    again.train(resume_from_checkpoint="auto")
+    assert again.was_complete
+
+
+def test_a_folder_of_checkpoints_is_not_a_checkpoint(run):
+    with pytest.raises(InputError, match="out holds checkpoints and is none; give .*checkpoint-12$"):
+        find_checkpoint(str(run), run)
+
+
+def test_an_output_folder_is_locked_while_a_trainer_trains_and_free_afterwards(bert_folder, sentences, tmp_path):
+    code = "import sys; from mirror.common.reuse import lock_output_dir as lock; lock(sys.argv[1])"
+
+    def others_may() -> bool:
+        done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT)
+        assert not done.returncode or f"is in use by process {os.getpid()}" in done.stderr
+        return done.returncode == 0
+
+    during = []
+    trainer = make_trainer(bert_folder, sentences, tmp_path, max_steps=2)
+    trainer.add_callback(At(1, lambda: during.append(others_may())))
+    trainer.train()
+    assert during == [False] and others_may()
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_a_warning(tmp_path, monkeypatch, caplog, number):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    for _ in range(2):
+        with lock_output_dir(tmp_path):
+            assert f"{tmp_path}: no locks on this file system" in caplog.text
+
+
+@pytest.mark.slow
+def test_two_processes_resume_length_grouped_batches_in_a_later_epoch(bert_folder, sentences, tmp_path):
+    """Bit for bit: the order of the second epoch must reach the loader that skips batches."""
+    texts = [" ".join([text] * (1 + row % 3)) + f" {row}" for row, text in enumerate(sentences)]
+    (tmp_path / "texts.txt").write_text("\n".join(texts[:80]))
+    flags = ["train_sampling_strategy=group_by_length", "save_strategy=steps", "save_steps=2", "max_steps=11"]
+    command = ["-m", "tests.two_processes", bert_folder, str(tmp_path), *flags, "learning_rate=1e-3"]
+    run_two_processes(*command)
+    whole = load_file(tmp_path / "two" / "model.safetensors")
+    for step in (6, 10):  # four steps are an epoch
+        run_two_processes(*command, f"resume={tmp_path / 'two' / f'checkpoint-{step}'}")
+        again = load_file(tmp_path / "two" / "model.safetensors")
+        assert all(torch.equal(again[name], value) for name, value in whole.items()), step

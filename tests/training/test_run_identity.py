@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import shutil
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ import torch
 from datasets import Dataset, IterableDataset
 from torch import nn
 
+from mirror.cmlm.trainer import CMLMConfig
 from mirror.common.errors import InputError
 from mirror.common.reuse import write_manifest
+from mirror.training.card import describe_views
+from mirror.training.checkpoints import IDENTITY
+from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import differences, digest_of_model, digest_of_rows
-from mirror.training.resumable import IDENTITY
 from tests.cmlm.test_trainer import make_trainer as make_cmlm_trainer
 from tests.cmlm.test_trainer import rows_of
 from tests.tiny_trainer import make_trainer
@@ -41,6 +45,7 @@ def checkpoint(bert_folder, sentences, tmp_path_factory) -> str:
         ({"temperature": 0.1}, "--temperature was 0.04, now 0.1"),
         ({"weight_decay": 0.0}, "--weight_decay was 0.01, now 0.0"),
         ({"max_grad_norm": 0.5}, "--max_grad_norm was 0.0, now 0.5"),
+        ({"mask_token": "[X]"}, r"--mask_token was not given, now \[X\]"),
         ({"lr_scheduler_type": "linear", "max_steps": 9}, "--lr_scheduler_type .*, --max_steps was 4, now 9"),
     ],
 )
@@ -51,6 +56,25 @@ def test_a_changed_flag_is_named(bert_folder, sentences, tmp_path, checkpoint, f
     ) as refused:
         changed.train(resume_from_checkpoint=checkpoint)
     assert "\n" not in str(refused.value)
+
+
+def test_the_mask_token_is_recorded_and_compared_as_it_is(bert_folder, sentences, tmp_path):
+    """transformers hides every `*_token` in `to_dict`."""
+    trainer = make_trainer(bert_folder, sentences, tmp_path, **OPTIONS, mask_token="[X]")
+    assert trainer.settings["mask_token"] == "[X]"
+    assert describe_views(trainer.settings) == "span of 5 characters masked by '[X]' in the second view"
+    hidden = of_settings(mask_token="<MASK_TOKEN>")  # a checkpoint of an earlier version
+    assert differences(hidden, of_settings(mask_token="[X]")) == differences(hidden, of_settings()) == []
+    assert " by " not in describe_views(trainer.settings | {"mask_token": "<MASK_TOKEN>"})
+
+
+@pytest.mark.parametrize("kind", [MirrorConfig, CMLMConfig])
+def test_no_setting_but_the_secret_is_hidden(tmp_path, kind):
+    names = [field.name for field in fields(kind) if field.name.endswith("_token")]
+    values = kind(output_dir=str(tmp_path), **dict.fromkeys(names, "abc")).to_dict()
+    assert [name for name in names if values[name] != "abc"] == ["hub_token"]
+    hidden = [name for name, value in values.items() if str(value).startswith("<") and name not in names]
+    assert not hidden
 
 
 def test_with_force_the_change_is_made(bert_folder, sentences, tmp_path, checkpoint):

@@ -16,8 +16,8 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.common.reuse import MANIFEST, is_complete, lock_output_dir, write_manifest
+from mirror.training.checkpoints import find_checkpoint, last_complete_checkpoint
 from mirror.training.config import MirrorConfig
-from mirror.training.resumable import find_checkpoint, last_complete_checkpoint
 from mirror.training.run_setup import check_no_other_run, make_writable, preflight
 from tests.tiny_trainer import make_trainer
 
@@ -125,7 +125,7 @@ def test_the_manifest_has_the_size_and_the_checksum_of_every_file(tmp_path):
         ("README.md", b"x"),
     ):
         (tmp_path / name).write_bytes(content)
-    write_manifest(tmp_path, left_out=("README.md",))
+    write_manifest(tmp_path, only=("model.safetensors", "1_Pooling/config.json", "absent.txt"))
     (tmp_path / "README.md").write_text("it may change")
     assert json.loads((tmp_path / MANIFEST).read_text()) == {
         name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
