@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from mirror.common.config_parser import load_recipe
+from mirror.common.errors import InputError
 from mirror.studies.setup import recipes
 from mirror.training.arguments import parse_arguments
 
@@ -103,3 +105,10 @@ def test_the_rows_of_table_3_and_the_models_of_table_15():
         names |= {f"{level}-bert": "bert-base-uncased", f"{level}-mbert": "bert-base-multilingual-uncased"}
         assert {name: models[name] for name in names} == names
         assert levels[level] == names.keys() | {name for name in expected if name.startswith(level)}
+
+
+@pytest.mark.parametrize("text", ["seed: &a 1\nmax_steps: *a\n", "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n"])
+def test_aliases_are_refused_before_they_are_expanded(tmp_path, text):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"recipe.yaml: YAML aliases \(\*name\) are not supported; write the value"):
+        load_recipe(str(tmp_path / "recipe.yaml"))

@@ -16,6 +16,7 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokeni
 from mirror.cmlm.model import CMLMModel, CMLMModelConfig, Projection
 from mirror.common import trust
 from mirror.common.errors import InputError
+from mirror.common.files import follow_umask
 from mirror.modeling.backbone import keep_pooler, load_tokenizer
 from mirror.modeling.read_checkpoint import check_size, load_config, loading, quiet
 from mirror.modeling.save_checkpoint import append_layers, dense, save_encoder
@@ -44,6 +45,7 @@ def save_cmlm(
     parts.mkdir(exist_ok=True)
     model.config.save_pretrained(parts)
     save_file({name: value.detach().cpu().contiguous() for name, value in parts_of(model).items()}, parts / PARTS_FILE)
+    follow_umask(parts)
 
 
 def mean_projection(projection: Projection) -> list[nn.Module]:

@@ -113,7 +113,10 @@ class HelpAll(argparse.Action):
 def load_recipe(path: str) -> dict:
     """Return the content of a recipe as YAML reads it. Raise an `InputError` if there is none, or no mapping in it."""
     with library_errors(f"--config {path}"):
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # a few lines can mean gigabytes
+            raise InputError(f"--config {path}: YAML aliases (*name) are not supported; write the value out")
+        content = yaml.safe_load(text)
     if not isinstance(content, dict):
         raise InputError(f"--config {path}: expected a mapping of flags to values")
     return content

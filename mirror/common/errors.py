@@ -48,6 +48,10 @@ def library_errors(what: str, let_through: tuple[type[Exception], ...] = ()) -> 
         if getattr(error, "errno", None) in DISK_ERRORS or (isinstance(error, RuntimeError) and _peer_failure(error)):
             raise
         raise InputError(f"{what}: {reason(error)}") from error
+    except BaseException as error:  # Rust's, of a tokenizer with a rule that fails
+        if type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{what}: {reason(error)}") from error
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mirror.common.errors import InputError
@@ -29,6 +29,19 @@ def atomic_write_text(path: str | Path, text: str) -> None:
     """Write `text` to `path` as UTF-8, atomically."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def follow_umask(folder: str | Path) -> None:
+    """Give all files of a folder, those of its subfolders too, the mode that a new file gets."""
+    # safetensors writes through a temporary file, which only its owner can read.
+    probe = Path(folder) / f"_mode.{os.getpid()}.tmp"
+    probe.touch()
+    mode = probe.stat().st_mode
+    probe.unlink()
+    for path in Path(folder).rglob("*"):
+        with suppress(OSError):  # a file of somebody else, or a file system without modes
+            if path.is_file() and path.stat().st_mode != mode:
+                path.chmod(mode)
 
 
 def sync_folder(folder: str | Path) -> None:

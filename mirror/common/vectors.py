@@ -14,6 +14,8 @@ import torch.nn.functional as F
 import xxhash
 from torch import Tensor
 
+from mirror.common.errors import InputError
+
 
 DEFAULT_BLOCK_BYTES = 256 << 20
 MARGIN = 8  # candidates beyond k, so that float32 rounding does not decide which are the best k
@@ -23,7 +25,14 @@ FAISS = importlib.util.find_spec("faiss") is not None
 def unit_length(vectors: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Return the rows of (N, D) scaled to length 1, in `out` (such as `vectors`) if given. A zero row stays zero."""
     norms = np.sqrt(np.einsum("nd,nd->n", vectors, vectors))  # np.linalg.norm would store all squares
-    return np.divide(vectors, np.maximum(norms, np.finfo(vectors.dtype).tiny)[:, None], out=out)
+    limits = np.finfo(vectors.dtype)
+    # The squares of very small and very large numbers are lost, so those rows are scaled by their largest number first.
+    far = np.flatnonzero((norms < limits.tiny**0.4) | (norms > limits.max**0.4))
+    rows = vectors[far].astype(np.float64)
+    rows /= np.maximum(np.abs(rows).max(axis=1, keepdims=True, initial=0), np.finfo(np.float64).tiny)
+    unit = np.divide(vectors, np.maximum(norms, limits.tiny)[:, None], out=out)
+    unit[far] = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 0.5)  # 1 or more, but 0 for a zero row
+    return unit
 
 
 def unit_tensor(vectors: Tensor) -> Tensor:
@@ -94,7 +103,13 @@ def mean_top_k(queries: np.ndarray, entries: np.ndarray, k: int, block_bytes: in
 def gold_ranks(
     queries: np.ndarray, entries: np.ndarray, gold: np.ndarray, block_bytes: int = DEFAULT_BLOCK_BYTES
 ) -> np.ndarray:
-    """Return the rank, from 1, of entry `gold[q]` of (N, D) for each query of (Q, D), (Q,). Ties: by lowest index."""
+    """Return the rank, from 1, of entry `gold[q]` of (N, D) for each query of (Q, D), (Q,). Ties: by lowest index.
+
+    Raises an `InputError` for a vector that is not finite.
+    """
+    for kind, vectors in (("query", queries), ("entry", entries)):
+        if len(bad := np.flatnonzero(~np.isfinite(vectors).all(axis=1))):
+            raise InputError(f"the vector of {kind} {bad[0]} is not finite, so nothing can be ranked with it")
     distinct, groups = distinct_rows(entries)
     columns = entries[distinct].T  # (D, U)
     rows = max(1, block_bytes // (16 * len(entries)))
@@ -103,7 +118,12 @@ def gold_ranks(
 
 
 def ranks_in_scores(scores: np.ndarray, gold: np.ndarray) -> np.ndarray:
-    """Return the rank, from 1, of column `gold[q]` in row q of `scores` (Q, N), as (Q,). Ties rank by lowest index."""
+    """Return the rank, from 1, of column `gold[q]` in row q of `scores` (Q, N), as (Q,). Ties rank by lowest index.
+
+    Raises an `InputError` for a score that is NaN.
+    """
+    if len(bad := np.flatnonzero(np.isnan(scores).any(axis=1))):
+        raise InputError(f"a score of row {bad[0]} is NaN, so its answer has no rank")
     of_gold = scores[np.arange(len(gold)), gold][:, None]
     earlier = np.arange(scores.shape[1]) < gold[:, None]
     return 1 + ((scores > of_gold) | ((scores == of_gold) & earlier)).sum(axis=1)

@@ -109,7 +109,8 @@ def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
     if tokenizer.is_fast:
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         # Earlier calls leave their truncation and padding in a tokenizer. They do not change the ids of a text.
-        return repr((type(tokenizer).__name__, {**state, "truncation": None, "padding": None}))
+        side = {"truncation_side": "left"} if tokenizer.truncation_side == "left" else {}
+        return repr((type(tokenizer).__name__, {**state, "truncation": None, "padding": None} | side))
     with TemporaryDirectory() as folder:  # a tokenizer in Python has no state to ask for but the files that it saves
         tokenizer.save_pretrained(folder)
         return repr([(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())])

@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 from torch.utils.data import get_worker_info
 from transformers import PreTrainedTokenizerBase
 
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, library_errors
 from mirror.data.augmentation import (
     AUGMENTATIONS,
     UserNoise,
@@ -79,7 +79,8 @@ class ViewTokenizer:
         """Return the ids of each view, special tokens included, cut to `max_seq_length`."""
         # The segment after a mask starts a new word, which byte-level BPE writes with a leading space.
         pieces = [" " + part if index and part else part for view in views for index, part in enumerate(view)]
-        encoded = self.tokenizer(pieces, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        with library_errors(f"{self.tokenizer.name_or_path}: its tokenizer fails on these texts"):
+            encoded = self.tokenizer(pieces, add_special_tokens=False, split_special_tokens=True, verbose=False)
         segments = iter(encoded["input_ids"])
         before, after = self.special_tokens
         max_tokens = self.max_seq_length - len(before) - len(after)
@@ -88,7 +89,8 @@ class ViewTokenizer:
             ids = list(next(segments))
             for _ in view[1:]:
                 ids += [self.tokenizer.mask_token_id, *next(segments)]
-            rows.append(before + ids[:max_tokens] + after)
+            ids = ids[-max_tokens:] if self.tokenizer.truncation_side == "left" else ids[:max_tokens]
+            rows.append(before + ids + after)
         return rows
 
     def masked(self, ids: list[int], rate: float, rng: np.random.Generator) -> list[int]:

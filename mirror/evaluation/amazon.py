@@ -166,7 +166,8 @@ class ReviewClassifier(nn.Module):
         super().__init__()
         self.model, head = (copy.deepcopy(module).float() for module in (encoder.model, encoder.head))
         settings = (encoder.tokenizer, encoder.pooling, encoder.max_seq_length)
-        self.encoder = Encoder(self.model, *settings, head, encoder.prompt, encoder.truncate_dim)
+        settings += (head, encoder.prompt, encoder.truncate_dim, encoder.role_prompts, encoder.include_prompt)
+        self.encoder = Encoder(self.model, *settings)
         self.head = self.encoder.head
         self.linear = nn.Linear(4 * encoder.dimension, 1, device=self.model.device)
 

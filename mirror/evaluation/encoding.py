@@ -22,7 +22,7 @@ from accelerate.utils import gather_object
 from mirror.common.errors import InputError
 from mirror.evaluation.task import LineFile
 from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
-from mirror.modeling.encoder import Encode, Encoder, deduplicated
+from mirror.modeling.encoder import Encode, EncodeByRole, Encoder, deduplicated
 
 
 PACKAGES = ("torch", "transformers", "tokenizers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
@@ -40,11 +40,16 @@ class EncodeSettings:
     fit_on: str = "per_language"  # or a file with one text per line
 
 
-def make_encode(encoder: Encoder, settings: EncodeSettings, model_sha256: str | None = None) -> Encode:
+def make_encode(encoder: Encoder, settings: EncodeSettings, model_sha256: str | None = None) -> EncodeByRole:
     """Wrap the encoder's `encode` as requested by `settings`. `model_sha256` is `fingerprint(encoder)`, if it is known.
 
     Settings that do not fit the embeddings, or a file `fit_on` that cannot be read, are an `InputError`.
     """
+    known = {encoder.prompt: model_sha256}
+    return encoder.by_role(lambda each: _wrap(each, settings, known.get(each.prompt)))
+
+
+def _wrap(encoder: Encoder, settings: EncodeSettings, model_sha256: str | None) -> Encode:
     encode: Encode = shared_among_processes(partial(encoder.encode, batch_size=settings.batch_size))
     if settings.cache_dir:  # inside the transformations, so that runs with other settings share it
         encode = EmbeddingCache(Path(settings.cache_dir) / (model_sha256 or fingerprint(encoder))[:16], encode)
@@ -78,6 +83,9 @@ def describe(name_or_path: str, encoder: Encoder, dtype: str, settings: EncodeSe
     }
     if encoder.prompt:
         described["prompt"] = encoder.prompt
+    for role, prompt in encoder.role_prompts.items():
+        if prompt != encoder.prompt:
+            described[f"{role}_prompt"] = prompt
     if truncate_dim := settings.truncate_dim or encoder.truncate_dim:
         described["truncate_dim"] = truncate_dim
     if settings.remove_components:

@@ -15,9 +15,9 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from mirror.common.errors import InputError
 from mirror.evaluation import plots
-from mirror.evaluation.metrics import cosines_of_pairs
+from mirror.evaluation.metrics import cosines_of_pairs, paired_cosines
 from mirror.evaluation.task import Columns, DataFile, Options, Task
-from mirror.modeling.encoder import Encode
+from mirror.modeling.encoder import Encode, encode_sides
 
 
 QNLI = DataFile("qnli/dev.tsv", ("question", "sentence", "label"), (5463,))
@@ -52,7 +52,7 @@ def score_qnli(encode: Encode, data_dir: Path) -> dict:
     columns = QNLI.read(data_dir)
     # In GLUE's own numbering 0 means entailment, so numbers are refused: they could be misread.
     positive = _labels(columns, data_dir / QNLI.path, "entailment", "not_entailment")
-    cosines = cosines_of_pairs(encode, columns["question"], columns["sentence"])
+    cosines = paired_cosines(*encode_sides(encode, columns["question"], columns["sentence"]))
     fields = {"main_score": float(roc_auc_score(positive, cosines)), "num_examples": len(positive)}
     return fields | {"positive": int(positive.sum()), "roc_curve": thinned_roc_curve(positive, cosines)}
 

@@ -64,5 +64,5 @@ def paired_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
 
 
 def cosines_of_pairs(encode: Encode, left: list[str], right: list[str]) -> np.ndarray:
-    """Compute the cosine of N pairs of texts, (N,). One call of `encode`, so a text that is on both sides is encoded once."""
+    """Compute the cosine of N pairs of texts alike, (N,). One call, so a text that is on both sides is encoded once."""
     return paired_cosines(*np.split(encode(left + right), 2))

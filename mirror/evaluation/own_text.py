@@ -18,7 +18,7 @@ from scipy.stats import bootstrap, gmean
 from mirror.common.errors import InputError
 from mirror.common.vectors import gold_ranks, unit_length
 from mirror.data.augmentation import words
-from mirror.modeling.encoder import Encode
+from mirror.modeling.encoder import Encode, encode_sides
 
 
 logger = logging.getLogger(__name__)
@@ -59,8 +59,7 @@ class OwnTextTest:
 
     def ranks(self, encode: Encode) -> np.ndarray:
         """Compute the rank of each answer for its query, from 1, by cosine among all N answers, as (N,)."""
-        vectors = unit_length(encode([*self.queries, *self.answers]))  # (2N, D)
-        queries, answers = np.split(vectors, 2)
+        queries, answers = map(unit_length, encode_sides(encode, self.queries, self.answers))  # (N, D) each
         return gold_ranks(queries, answers, np.arange(len(answers)))
 
     def compare(self, before: np.ndarray, after: np.ndarray) -> dict[str, float | int | str]:

@@ -26,7 +26,7 @@ from mirror.evaluation.labeled_pairs import compare, plot_histograms
 from mirror.evaluation.metrics import Retrieval
 from mirror.evaluation.results import file_name
 from mirror.evaluation.task import DataFile, Options, Task
-from mirror.modeling.encoder import Encode
+from mirror.modeling.encoder import Encode, encode_sides
 
 
 # The 36 languages of XTREME, over which the papers average.
@@ -125,8 +125,7 @@ def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...]) -> dict:
     `histogram` has the cosines of each name with its own summary (positive) and with that of another name (negative).
     """
     names, summaries = (list(column) for column in zip(*pairs, strict=True))
-    vectors = unit_length(encode(names + summaries))  # (2N, D)
-    queries, candidates = np.split(vectors, 2)
+    queries, candidates = map(unit_length, encode_sides(encode, names, summaries))  # (N, D) each
     gold = np.arange(len(pairs))
     metric = Retrieval(keep_in_memory=True)
     ours = metric.compute(predictions=gold_ranks(queries, candidates, gold))

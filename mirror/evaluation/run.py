@@ -179,4 +179,4 @@ def make_task_scorer(
     if not names:
         return None
     tasks = make_plan(names, data_dir).tasks
-    return lambda encoder: {task.name: task.score(encoder.encode, encoder)["main_score"] for task in tasks}
+    return lambda encoder: {task.name: task.score(encoder.by_role(), encoder)["main_score"] for task in tasks}

@@ -58,6 +58,8 @@ def load_tokenizer(
     """Load the tokenizer of a model. Raise an `InputError` if its files are missing or belong to another model."""
     with loading(name_or_path):
         subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
+        rules = read_json(name_or_path, f"{subfolder}/tokenizer.json".lstrip("/"), dict)
+        trust.check_normalizer(name_or_path, rules or {})
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, subfolder=subfolder, **trust.remote_code())
         # A sentence-transformers checkpoint may ask for lower case, which the tokenizer's own files cannot:
         # transformers builds the normalizer of most tokenizers from their class.
@@ -69,8 +71,17 @@ def load_tokenizer(
                 backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
             else:
                 tokenizer.do_lower_case = True
+    pad_right(tokenizer)
     check_vocabulary(tokenizer, config, name_or_path)
     return tokenizer
+
+
+def pad_right(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Make a tokenizer pad on the right, here and where it is saved again."""
+    # Padding on the left shifts the positions of BERT in every library, so the vector of a text would depend on its batch.
+    tokenizer.padding_side = "right"
+    if tokenizer.is_fast:
+        tokenizer.backend_tokenizer.no_padding()  # tokenizer.json has a side of its own
 
 
 def lowercases_first(tokenizer: PreTrainedTokenizerBase) -> bool:
@@ -82,7 +93,7 @@ def lowercases_first(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfig, name_or_path: str) -> None:
-    """Raise an `InputError` if the vocabulary does not fit the embeddings of the model."""
+    """Raise an `InputError` if there is no padding token, or the vocabulary does not fit the embeddings."""
     # Without any files transformers makes a tokenizer of five tokens, for which every word is unknown.
     rows = getattr(config, "vocab_size", None) or len(tokenizer)
     beyond = max(tokenizer.get_vocab().values(), default=0) >= rows
@@ -92,6 +103,9 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfi
         )
         files = "its files (such as tokenizer.json or vocab.txt) are missing, or belong to another model"
         raise InputError(f"{what}; {files}")
+    if tokenizer.pad_token_id is None:
+        fix = 'add "pad_token" to its tokenizer_config.json, such as "[PAD]", with a token of its vocabulary'
+        raise InputError(f"{name_or_path}: the tokenizer has no padding token, which batches need; {fix}")
 
 
 def unknown_share(ids: Iterable[list[int]], tokenizer: PreTrainedTokenizerBase) -> float:

@@ -69,7 +69,7 @@ def dropout_mask(like: Tensor, rate: float) -> Tensor:
     """Return 0 with probability `rate`, else 1 / (1 - rate), in the shape and dtype of `like`."""
     if like.device.type != "cpu":
         return torch.empty_like(like).bernoulli_(1 - rate).div_(1 - rate)
-    threshold = round(rate * 2**16)
+    threshold = min(round(rate * 2**16), 2**16 - 1)  # at 2**16 nothing is kept, and the scale has no value
     words = torch.empty(like.numel() // 4 + 1, dtype=torch.int64).random_(-(2**63), None)  # 64 random bits each
     bits = words.view(torch.int16)[: like.numel()].view(like.shape)  # uniform on [-2**15, 2**15)
     kept = torch.ge(bits, threshold - 2**15, out=torch.empty_like(like, memory_format=torch.contiguous_format))

@@ -36,6 +36,7 @@ def fingerprint(encoder: Encoder) -> str:
     config = {key: value for key, value in encoder.model.config.to_dict().items() if not key.startswith("_")}
     described = (sorted(config.items(), key=str), encoder.head, encoder.pooling, encoder.max_seq_length)
     described += tuple(value for value in (encoder.prompt, encoder.truncate_dim) if value)
+    described += () if encoder.include_prompt or not encoder.prompt else ("prompt left out",)
     digest.update(repr(described).encode())
     digest.update(tokenizer_state(encoder.tokenizer).encode())
     for part in (encoder.model, encoder.head):
@@ -109,11 +110,17 @@ class EmbeddingCache:
 
 
 def _read(shard: Path, member: str) -> np.ndarray | None:
-    """Return an array of a shard, verified by the checksum of the zip format. Remove a damaged shard and return None."""
+    """Return an array of a shard, verified by the checksum of the zip format. None if it cannot be read now, or is damaged.
+
+    A damaged shard is removed. One that the file system does not give may be whole, and stays.
+    """
     try:
         with np.load(shard) as arrays:
             return arrays[member]
-    except (zipfile.BadZipFile, EOFError, KeyError, ValueError, OSError) as error:
+    except OSError as error:
+        logger.warning("%s cannot be read (%s); its texts are encoded again", shard, error)
+        return None
+    except (zipfile.BadZipFile, EOFError, KeyError, ValueError) as error:
         logger.warning("%s is damaged (%s); its texts are encoded again", shard, error)
         shard.unlink(missing_ok=True)
         return None

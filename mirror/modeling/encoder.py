@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import copy
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.modeling_outputs import BaseModelOutput
 
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, library_errors
 from mirror.common.vectors import top_k, unit_length
-from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, position_limit, unknown_share
+from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, pad_right, position_limit, unknown_share
 from mirror.modeling.cpu_kernels import onednn_is_faster, onednn_linear
 from mirror.modeling.pooling import POOLING_MODES, pool
-from mirror.modeling.read_checkpoint import checkpoint_settings, choose_prompt, loading
+from mirror.modeling.read_checkpoint import ROLES, checkpoint_settings, choose_prompt, loading, warn_of_similarity
 
 
 logger = logging.getLogger(__name__)
@@ -44,11 +47,16 @@ class Encoder:
         head: Sequence[nn.Module] = (),
         prompt: str = "",
         truncate_dim: int | None = None,
+        role_prompts: dict[str, str] | None = None,
+        include_prompt: bool = True,
     ):
         if pooling not in POOLING_MODES:
             raise InputError(f"unknown pooling '{pooling}'; one of {', '.join(POOLING_MODES)}")
+        pad_right(tokenizer)
         self.model, self.tokenizer, self.pooling = model, tokenizer, pooling
         self.max_seq_length, self.prompt, self.truncate_dim = max_seq_length, prompt, truncate_dim
+        self.role_prompts = role_prompts or dict.fromkeys(ROLES, prompt)
+        self.include_prompt = include_prompt
         self.head = nn.Sequential(*head).to(model.device).eval()
         self._warned = False
 
@@ -71,7 +79,8 @@ class Encoder:
             max_seq_length: tokens, special ones included. Overrides the checkpoint's.
             dtype: dtype of the weights and the forward pass: float32, bfloat16 or float16.
             device: default: the accelerator, if there is one.
-            prompt: text before every text. "": none. Default: the checkpoint's default prompt.
+            prompt: text before every text, queries and documents too. "": none. Default: the checkpoint's default prompt,
+                and for `encode_query` and `encode_document` its prompts of these names.
             prompt_name: name of a prompt of the checkpoint, such as "query", to use instead.
             truncate_dim: number of dimensions to keep of each vector. Default: the checkpoint's.
 
@@ -87,14 +96,17 @@ class Encoder:
         if pooling is None:
             reason = f"{name_or_path} is a plain masked LM and does not say how to pool"
             raise InputError(f"{reason}; pass --pooling with one of {', '.join(POOLING_MODES)}")
+        warn_of_similarity(name_or_path, known)
         model, tokenizer = load_backbone(name_or_path, pooling, DTYPES[dtype])
         device = device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
         head = [module.to(DTYPES[dtype]) for module in known.get("head", ())]
         length = max_seq_length or known.get("max_seq_length") or DEFAULT_MAX_SEQ_LENGTH
+        of_roles = known.get("role_prompts") if prompt is None and prompt_name is None else None
         prompt = choose_prompt(name_or_path, known, prompt, prompt_name)
         length = min(length, position_limit(model))
-        kept = truncate_dim or known.get("truncate_dim")
-        encoder = cls(model.to(device).eval(), tokenizer, pooling, length, head, prompt, kept)
+        kept, is_pooled = truncate_dim or known.get("truncate_dim"), known.get("include_prompt", True)
+        model = model.to(device).eval()
+        encoder = cls(model, tokenizer, pooling, length, head, prompt, kept, of_roles, is_pooled)
         if truncate_dim and (width := encoder.dimension) < truncate_dim:
             raise InputError(f"--truncate_dim {truncate_dim}: the vectors of {name_or_path} have {width} dimensions")
         encoder.check(name_or_path)
@@ -108,21 +120,47 @@ class Encoder:
                 raise ValueError(f"the vector of a text has the shape {shape}, not (1, {self.dimension})")
 
     @torch.inference_mode()
-    def encode(self, texts: Sequence[str], batch_size: int = 64, show_progress: bool | None = None) -> np.ndarray:
+    def encode(self, texts: Iterable[str], batch_size: int = 64, show_progress: bool | None = None) -> np.ndarray:
         """Return the vectors of `texts`, (N, D) float32. Each distinct text is encoded once, in batches by length.
 
         Args:
-            texts: N strings. A special token in them, such as "[MASK]", is that token, as in other libraries.
+            texts: N strings: a list, tuple, generator, array or pandas Series. A special token in them, such as "[MASK]",
+                is that token, as in other libraries.
             show_progress: whether to show a progress bar on stderr. Default: only for a long list on a terminal.
 
         Raises:
-            InputError: a vector is not finite (names the first such text), or `texts` is one string.
+            InputError: a vector is not finite (names the first such text), or `texts` is one string, a table, or has an
+                item that is not a string (names its index).
         """
-        if isinstance(texts, str):
-            raise InputError(f"give a list of texts, not one string: [{texts[:80]!r}]")
+        texts = list_of_texts(texts)
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
         return deduplicated(lambda unique: self._encode_unique(unique, batch_size, show_progress))(texts)
+
+    def encode_query(self, texts: Iterable[str], **options) -> np.ndarray:
+        """Return the vectors of queries, (N, D) float32, as `encode_query` of sentence-transformers.
+
+        The prompt is the checkpoint's prompt "query" and never its default prompt. `options` are those of `encode`.
+        """
+        return self.for_role("query").encode(texts, **options)
+
+    def encode_document(self, texts: Iterable[str], **options) -> np.ndarray:
+        """Return the vectors of the texts that queries search, with the checkpoint's prompt "document" (`encode_query`)."""
+        return self.for_role("document").encode(texts, **options)
+
+    def for_role(self, role: str) -> Encoder:
+        """Return an encoder with the same weights and the prompt of a role, "query" or "document"."""
+        other = copy(self)
+        other.prompt = self.role_prompts[role]
+        return other
+
+    def by_role(self, wrap: Callable[[Encoder], Encode] = lambda encoder: encoder.encode) -> EncodeByRole:
+        """Return what `wrap` makes of this encoder for each role. Roles with the same prompt share one function."""
+        made = {self.prompt: wrap(self)}
+        for role, prompt in self.role_prompts.items():
+            if prompt not in made:
+                made[prompt] = wrap(self.for_role(role))
+        return EncodeByRole(made[self.prompt], *(made[self.role_prompts[role]] for role in ROLES))
 
     def _encode_unique(self, texts: Sequence[str], batch_size: int, show_progress: bool | None) -> np.ndarray:
         ids = self.tokenize(texts)
@@ -162,7 +200,9 @@ class Encoder:
 
         For many calls over the same texts, encode them once and use `mirror.common.vectors.top_k`.
         """
-        scores, rows = top_k(unit_length(self.encode(queries)), unit_length(self.encode(texts)), k)  # (Q, k) each
+        texts = list_of_texts(texts)
+        vectors = self.encode_query(queries), self.encode_document(texts)
+        scores, rows = top_k(*map(unit_length, vectors), k)  # (Q, k) each
         pairs = (zip(*found, strict=True) for found in zip(rows, scores, strict=True))
         return [[(texts[row], float(score)) for row, score in found] for found in pairs]
 
@@ -176,16 +216,67 @@ class Encoder:
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text after the prompt, special ones included, cut at `max_seq_length`, not padded."""
         prompted = [self.prompt + text for text in texts]
-        return self.tokenizer(prompted, truncation=True, max_length=self.max_seq_length)["input_ids"]
+        with library_errors(f"{self.tokenizer.name_or_path}: its tokenizer fails on these texts"):
+            return self.tokenizer(prompted, truncation=True, max_length=self.max_seq_length)["input_ids"]
 
     def forward(self, ids: list[list[int]]) -> Tensor:
         """Return the vectors of B texts from `tokenize` as one batch, (B, D) in the model's dtype. Differentiable."""
         padding = {"padding": "max_length", "max_length": self.max_seq_length} if self.pooling == "mean_padded" else {}
         batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
         output = self.model(**batch, output_hidden_states=self.pooling == "first_last_mean")
-        vectors = pool(output, batch["attention_mask"], self.pooling)
+        vectors = pool(*self._without_prompt(output, batch["attention_mask"]), self.pooling)
         vectors = self.head({"sentence_embedding": vectors})["sentence_embedding"] if len(self.head) else vectors
         return vectors[:, : self.truncate_dim]
+
+    def _without_prompt(self, output: BaseModelOutput, mask: Tensor) -> tuple[BaseModelOutput, Tensor]:
+        """Return the token vectors and the mask of a batch without the prompt, if the pooling leaves it out."""
+        if self.include_prompt or not self.prompt or self.pooling == "pooler":
+            return output, mask
+        (ids,) = self.tokenizer([self.prompt], truncation=True, max_length=self.max_seq_length)["input_ids"]
+        start = len(ids) - (ids[-1] in self.tokenizer.all_special_ids)  # as sentence-transformers counts them
+        layers = tuple(layer[:, start:] for layer in output.hidden_states or ())
+        return BaseModelOutput(output.last_hidden_state[:, start:], layers), mask[:, start:]
+
+
+@dataclass(frozen=True)
+class EncodeByRole:
+    """An `Encode` that also knows how to encode queries and documents."""
+
+    plain: Encode
+    query: Encode
+    document: Encode
+
+    def __call__(self, texts: Sequence[str]) -> np.ndarray:
+        """Return the vectors of texts that are neither queries nor documents, (N, D)."""
+        return self.plain(texts)
+
+
+def encode_sides(encode: Encode, queries: Sequence[str], documents: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors of queries, (Q, D), and documents, (N, D), each with its prompt where `encode` has one."""
+    query, document = getattr(encode, "query", encode), getattr(encode, "document", encode)
+    if query is not document:
+        return query(queries), document(documents)
+    vectors = query([*queries, *documents])  # in one call, so that a text on both sides is encoded once
+    return vectors[: len(queries)], vectors[len(queries) :]
+
+
+def list_of_texts(texts: Iterable[str]) -> list[str]:
+    """Return texts in any container as a list. Raise an `InputError` for what would be read as other texts than meant."""
+    if isinstance(texts, str | bytes):
+        raise InputError(f"give a list of texts, not one string: [{texts[:80]!r}]")
+    if not isinstance(texts, Iterable):
+        raise InputError(f"give a list of texts, not {texts!r:.80}")
+    if hasattr(texts, "columns") or isinstance(texts, Mapping):  # iterating would give the names of the columns
+        name = next(iter(texts), "text")
+        raise InputError(f"give the texts of one column, not a table: texts[{name!r}]")
+    if getattr(texts, "ndim", 1) != 1:
+        raise InputError(f"give an array of one dimension, not of the shape {texts.shape}")
+    rows = list(texts)
+    for index, text in enumerate(rows):
+        if not isinstance(text, str):
+            what = "None" if text is None else f"{text!r:.80} ({type(text).__name__})"
+            raise InputError(f"the text at index {index} is {what}, not a string; drop it or convert it with str()")
+    return rows
 
 
 def deduplicated(encode: Encode) -> Encode:

@@ -6,6 +6,8 @@ Whatever is wrong with a folder of somebody else becomes one line that names it,
 from __future__ import annotations
 
 import json
+import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,15 +25,20 @@ from mirror.common.errors import InputError, library_errors
 from mirror.modeling.pooling import POOLING_MODES
 
 
+logger = logging.getLogger(__name__)
+
 MIRROR_CONFIG = "mirror_config.json"  # the file that this project adds to a checkpoint
+HEADS_OF_TASKS = ("Classification", "QuestionAnswering", "MultipleChoice")  # ends of names of architectures
 FIRST_MODULES = ("Transformer", "Pooling")
+ROLES = ("query", "document")  # prompts that sentence-transformers chooses by itself
 LATER_MODULES = ("Dense", "LayerNorm", "Normalize", "Dropout")  # modules that turn one vector into another
 
 
 def checkpoint_settings(name_or_path: str) -> dict:
     """Return what a checkpoint says about its embeddings. Empty for a plain language model.
 
-    The keys, if stated: pooling, max_seq_length, head (modules after the pooling), prompts, default_prompt_name, truncate_dim.
+    The keys, if stated: pooling, include_prompt, max_seq_length, head (modules after the pooling), prompts,
+    default_prompt_name, role_prompts, truncate_dim, similarity_fn_name.
     Raises an `InputError` if the checkpoint is damaged or cannot be used.
     """
     check_name(name_or_path)
@@ -43,6 +50,9 @@ def checkpoint_settings(name_or_path: str) -> dict:
         prompts = settings.get("prompts") or {}
         if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
             raise ValueError(f"prompts {prompts!r} are not texts by name")
+        if settings:
+            # As sentence-transformers: a role without a prompt has none, not even the default prompt.
+            settings["role_prompts"] = {role: prompts.get(role, "") for role in ROLES}
         if settings.get("pooling") not in (None, *POOLING_MODES):
             raise ValueError(f"pooling {settings['pooling']!r} is not one of {', '.join(POOLING_MODES)}")
         if not isinstance(settings.get("default_prompt_name"), str | None):
@@ -54,11 +64,19 @@ def checkpoint_settings(name_or_path: str) -> dict:
     return settings
 
 
+def warn_of_similarity(name_or_path: str, known: dict) -> None:
+    """Log that a checkpoint names another similarity than the cosine. `known` are its `checkpoint_settings`."""
+    if (similarity := known.get("similarity_fn_name") or "cosine") != "cosine":
+        message = (
+            "%s names the similarity '%s': checkpoints trained from it keep the name, but scores here are cosines"
+        )
+        logger.warning(message, name_or_path, similarity)
+
+
 def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_name: str | None) -> str:
     """Return the text before every text: the given one, the one of this name, or the checkpoint's default.
 
-    `known` are its `checkpoint_settings`. Raises an `InputError` if there is no prompt of that name, or the checkpoint
-    leaves the prompt out of its pooling.
+    `known` are its `checkpoint_settings`. Raises an `InputError` if there is no prompt of that name.
     """
     prompts = known.get("prompts") or {}
     name = prompt_name or known.get("default_prompt_name")
@@ -69,9 +87,6 @@ def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_nam
             has = f"{name_or_path} has no prompt '{name}'; it has {written or 'none'}"
             raise InputError(f"{has}; or give one with --prompt")
         prompt = prompts[name]
-    if prompt and not known.get("include_prompt", True):
-        reason = f"{name_or_path} leaves the prompt out of its pooling, which is not supported"
-        raise InputError(f"{reason}; use --prompt ''")
     return prompt or ""
 
 
@@ -84,11 +99,12 @@ def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> d
         folder = check_inside(name_or_path, module["path"])
         trust.check_weights(name_or_path, folder)
         config = read_json(name_or_path, f"{folder}/config.json", dict) or {} if folder else {}
-        sizes = [config.get(name) for name in ("in_features", "out_features")]
-        stored = trust.weights_bytes(name_or_path, folder)
-        # As `check_size`, for a dense layer.
-        if stored is not None and all(type(size) is int for size in sizes) and sizes[0] * sizes[1] > 8 * stored:
-            asked = f"{name_or_path}: {folder}/config.json asks for a layer of {sizes[0]:,} x {sizes[1]:,} weights"
+        # As `check_size`, for a Dense and a LayerNorm.
+        sizes = [config[name] for name in ("in_features", "out_features", "dimension") if name in config]
+        stored = trust.weights_bytes(name_or_path, folder) or 0
+        if all(type(size) is int for size in sizes) and (sizes and math.prod(sizes) > 8 * stored):
+            shape = " x ".join(f"{size:,}" for size in sizes)
+            asked = f"{name_or_path}: {folder}/config.json asks for a layer of {shape} weights"
             raise InputError(f"{asked}, but what is stored has {stored:,} bytes")
     with quiet():
         loaded = SentenceTransformer(name_or_path, device="cpu", **trust.remote_code(), model_kwargs=trust.weights())
@@ -97,7 +113,8 @@ def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> d
         raise InputError(f"{name_or_path}: its pooling {mode!r} is not one that can be used: {known}")
     stated = {name: getattr(loaded, name) for name in ("max_seq_length", "prompts", "default_prompt_name")}
     stated |= {"pooling": mode, "head": list(loaded)[2:], "truncate_dim": getattr(loaded, "truncate_dim", None)}
-    return stated | {"include_prompt": getattr(loaded[1], "include_prompt", True)}
+    stated |= {"include_prompt": getattr(loaded[1], "include_prompt", True)}
+    return stated | {"similarity_fn_name": str(getattr(loaded.similarity_fn_name, "value", loaded.similarity_fn_name))}
 
 
 def modules_of(name_or_path: str) -> list[dict]:
@@ -153,11 +170,18 @@ def load_config(name_or_path: str, subfolder: str | None = None) -> PretrainedCo
     check_name(name_or_path)
     with loading(name_or_path):
         subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
+        trust.check_counts(name_or_path, read_json(name_or_path, f"{subfolder}/config.json".lstrip("/"), dict) or {})
         config = AutoConfig.from_pretrained(name_or_path, subfolder=subfolder, **trust.remote_code())
     only_causal = config.model_type in CAUSAL_FAMILIES and config.model_type not in MASKED_FAMILIES
     if config.is_encoder_decoder or only_causal:
         reason = f"{name_or_path} ({config.model_type}) is not a bidirectional encoder"
         raise InputError(f"{reason}; give a masked LM such as bert-base-uncased")
+    heads = [name for name in config.architectures or () if name.endswith(HEADS_OF_TASKS)]
+    if heads and not subfolder and not modules_of(name_or_path):
+        message = (
+            "%s is a %s, such as a cross-encoder: its head is not used, and its vectors were trained for another task"
+        )
+        logger.warning(message, name_or_path, heads[0])
     return config
 
 

@@ -8,10 +8,11 @@ that all versions know, and the width under its older name.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,10 +20,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.tokenization_utils_base import TOKENIZER_CONFIG_FILE
+from transformers.utils import CONFIG_NAME
 
 from mirror.common import trust
 from mirror.common.errors import InputError, library_errors
-from mirror.common.files import atomic_write_text
+from mirror.common.files import atomic_write_text, follow_umask
 from mirror.modeling.backbone import TRANSFORMER_SETTINGS, lowercases_first, spare_pooler
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.read_checkpoint import MIRROR_CONFIG, quiet
@@ -54,22 +57,46 @@ def save_encoder(
     """Write weights, tokenizer and every description of the pooling into `folder`.
 
     The `settings` of the run are kept in `mirror_config.json`. `head` are modules after the pooling.
-    `prompts` holds `prompts`, `default_prompt_name` and `truncate_dim` of the base model. `state_dict` are the weights, if
-    those of `model` are spread over several processes (FSDP).
+    `prompts` holds `prompts`, `default_prompt_name`, `include_prompt`, `truncate_dim` and `similarity_fn_name` of the base
+    model. `state_dict` are the weights, if those of `model` are spread over several processes (FSDP).
     """
     folder = Path(folder)
     shutil.rmtree(folder / "onnx", ignore_errors=True)  # an export of other weights
     with quiet():
         model.save_pretrained(folder, state_dict=(state_dict or model.state_dict()) | spare_pooler(model))
-    tokenizer.save_pretrained(folder)
+    _spell_angles_twice(folder / CONFIG_NAME)
+    _save_tokenizer(folder, tokenizer, inspect.signature(model.forward).parameters)
     ours = {"pooling": pooling, "max_seq_length": max_seq_length, **(prompts or {}), "settings": settings or {}}
     _write_json(folder / MIRROR_CONFIG, ours | ({"has_head": True} if head else {}))
     transformer = {"max_seq_length": max_seq_length, "do_lower_case": lowercases_first(tokenizer)}
     _write_json(folder / TRANSFORMER_SETTINGS, transformer)
-    _write_sentence_transformers(folder, model, pooling, head, prompts)
+    _write_sentence_transformers(folder, model, pooling, head, prompts or {})
     if pooling in NOT_EXPORTABLE:
         message = "other readers have no pooling '%s' and will use '%s'; run_eval.py uses '%s'"
         logger.warning(message, pooling, EXPORTED_POOLING[pooling], pooling)
+    follow_umask(folder)
+
+
+def _spell_angles_twice(path: Path) -> None:
+    """Add the rotary angles of a ModernBERT in the words of transformers 4, which would silently take its defaults."""
+    config = json.loads(path.read_text(encoding="utf-8"))
+    if config.get("model_type") == "modernbert" and (angles := config.get("rope_parameters")):
+        for old, new in (("global", "full_attention"), ("local", "sliding_attention")):
+            config[f"{old}_rope_theta"] = angles[new]["rope_theta"]
+        _write_json(path, config)
+
+
+def _save_tokenizer(folder: Path, tokenizer: PreTrainedTokenizerBase, model_inputs: Container[str]) -> None:
+    """Save a tokenizer in words that transformers 4 knows too, for a model with these inputs."""
+    tokenizer.save_pretrained(folder)
+    config = json.loads((folder / TOKENIZER_CONFIG_FILE).read_text(encoding="utf-8"))
+    if config["tokenizer_class"] == "TokenizersBackend":
+        config["tokenizer_class"] = "PreTrainedTokenizerFast"
+        # Its default in transformers 4 has token types, which some models do not take.
+        config["model_input_names"] = [name for name in tokenizer.model_input_names if name in model_inputs]
+    if isinstance(config.get("extra_special_tokens"), list):  # transformers 4 expects names and tokens here
+        config["additional_special_tokens"] = config.pop("extra_special_tokens")
+    _write_json(folder / TOKENIZER_CONFIG_FILE, config)
 
 
 def verify_encoder(folder: str | Path, encoder: Encoder, texts: list[str]) -> dict[str, float]:
@@ -106,14 +133,16 @@ def stored_pooling(folder: Path) -> str:
 
 
 def _write_sentence_transformers(
-    folder: Path, model: PreTrainedModel, pooling: str, head: Sequence[nn.Module], prompts: dict | None
+    folder: Path, model: PreTrainedModel, pooling: str, head: Sequence[nn.Module], prompts: dict
 ) -> None:
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
     mode = EXPORTED_POOLING[pooling]
     (folder / "1_Pooling").mkdir(exist_ok=True)
     described = {"word_embedding_dimension": model.config.hidden_size, "pooling_mode": mode}
     described |= {f"pooling_mode_{old}": mode == new for new, old in OLD_SPELLING.items()}
-    _write_json(folder / "1_Pooling" / "config.json", described | {"pooling_mode_mean_sqrt_len_tokens": False})
+    described |= {"pooling_mode_mean_sqrt_len_tokens": False}
+    described |= {} if prompts.get("include_prompt", True) else {"include_prompt": False}
+    _write_json(folder / "1_Pooling" / "config.json", described)
     if pooling == "pooler":  # BERT's pooler is a dense layer on the CLS vector. ALBERT's is a plain Linear.
         linear = model.pooler if isinstance(model.pooler, nn.Linear) else model.pooler.dense
         save_dense(folder / "2_Dense", dense(linear.weight, linear.bias, nn.Tanh()))
@@ -130,7 +159,8 @@ def _write_sentence_transformers(
     packages = {"sentence_transformers": "sentence-transformers", "transformers": "transformers", "pytorch": "torch"}
     versions = {name: version(package) for name, package in packages.items()}
     described = {"model_type": "SentenceTransformer", "__version__": versions}
-    described |= {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"} | (prompts or {})
+    described |= {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"} | prompts
+    described.pop("include_prompt", None)  # of the pooling
     _write_json(folder / "config_sentence_transformers.json", described)
 
 
@@ -174,6 +204,7 @@ def append_layers(folder: str | Path, layers: Sequence[Dense]) -> None:
     atomic_write_text(folder / "modules.json", json.dumps(modules, indent=2) + "\n")
     if (folder / MIRROR_CONFIG).exists():
         (folder / MIRROR_CONFIG).replace(folder / "training_settings.json")
+    follow_umask(folder)
 
 
 def check_pooling(folder: Path) -> None:

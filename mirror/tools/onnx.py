@@ -83,8 +83,8 @@ def onnx_encode(path: Path, encoder: Encoder) -> Encode:
             (hidden,) = session.run(["last_hidden_state"], feed)  # (B, T, D)
             return BaseModelOutput(last_hidden_state=torch.from_numpy(hidden))
 
-    same = encoder.max_seq_length, [*encoder.head], encoder.prompt, encoder.truncate_dim
-    copied = Encoder(Backbone(), encoder.tokenizer, encoder.pooling, *same)
+    same = encoder.max_seq_length, [*encoder.head], encoder.prompt, encoder.truncate_dim, encoder.role_prompts
+    copied = Encoder(Backbone(), encoder.tokenizer, encoder.pooling, *same, encoder.include_prompt)
     # Dynamic quantization has one scale for all activations of a batch. Alone, the vector of a text depends on no other.
     return partial(copied.encode, batch_size=1)
 

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
 from mirror.modeling.encoder import Encoder
-from mirror.modeling.read_checkpoint import checkpoint_settings, choose_prompt
+from mirror.modeling.read_checkpoint import ROLES, checkpoint_settings, choose_prompt, warn_of_similarity
 from mirror.training.options import LEVEL_TEXTS
 
 
@@ -72,6 +72,7 @@ def load_base(
     check_vocabulary(tokenizer, model.config, name)
     changed = args.resolve_for(name, model.config.model_type, known.get("pooling"), pairs)
     head = keep_modules(known, args.pooling, name)
+    warn_of_similarity(name, known)
     logger.info(describe_base(name, known.get("pooling"), head, args, changed))
     check_length(model, args.max_seq_length)
     encoder = Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*head])
@@ -81,11 +82,21 @@ def load_base(
     prompts, default = known.get("prompts") or {}, args.prompt_name or known.get("default_prompt_name")
     if args.prompt is not None:
         default = "default" if args.prompt else None
-        prompts = prompts | {"default": args.prompt} if args.prompt else prompts
+        # A base without prompts of its own for queries and documents gets this one, with which it is trained.
+        of_roles = {} if prompts.keys() & set(ROLES) else dict.fromkeys(ROLES, args.prompt)
+        prompts = prompts | of_roles | {"default": args.prompt} if args.prompt else prompts
     kept = {"prompts": prompts, "default_prompt_name": default, "truncate_dim": known.get("truncate_dim")}
+    kept |= {"similarity_fn_name": known.get("similarity_fn_name")}
     prompt = choose_prompt(name, known, args.prompt, args.prompt_name)
+    if prompt and not known.get("include_prompt", True):
+        reason = f"{name} leaves the prompt out of its pooling, which is not supported in training"
+        raise InputError(f"{reason}; use --prompt ''")
+    if prompt and (taken := len(tokenizer(prompt)["input_ids"])) >= args.max_seq_length:
+        message = "the prompt has %d tokens, so --max_seq_length %d leaves none of a text: give a larger one"
+        logger.warning(message, taken, args.max_seq_length)
     longest = min(max(args.max_seq_length, known.get("max_seq_length") or 0), position_limit(model))
     kept = {key: value for key, value in kept.items() if value}
+    kept |= {} if known.get("include_prompt", True) else {"include_prompt": False}
     return BaseEncoder(name, model, tokenizer, head, prompt, kept, encoder.dimension, longest)
 
 

@@ -115,7 +115,8 @@ def multi_similarity(
     library.
 
     Only the triplets count in which the positive is not closer than the negative by the margin; an anchor without any
-    counts as 0. All numbers are those of SapBERT's released code. The miner compares all triplets of the 2N views at
+    counts as 0. A batch with exactly one such triplet counts as 0 too, because the library takes index lists of length 1
+    for empty ones. All numbers are those of SapBERT's released code. The miner compares all triplets of the 2N views at
     once, in some (2N)^3 bytes, while that is under 2^31, and otherwise one anchor at a time, slowly.
 
     Args:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import logging
+import os
 import platform
 import re
 from dataclasses import asdict, dataclass, field, fields
@@ -108,7 +109,8 @@ def collect_settings(args: TrainingArguments, **others) -> dict:
     for key, value in sorted((args.to_dict() | others).items()):
         changed = value is not None and (key not in defaults or value != defaults[key])
         if (changed or key in ALWAYS_KEPT) and key not in NOT_KEPT and value != []:
-            kept[key] = value if key == "hub_model_id" else _without_folders(value)  # the id may look like a path
+            may_look_like_a_path = key in ("hub_model_id", "prompt")
+            kept[key] = value if may_look_like_a_path else _without_folders(value)
     return kept
 
 
@@ -139,7 +141,8 @@ def _without_folders(value):
         return [_without_folders(item) for item in value]
     if not isinstance(value, str):
         return value
-    is_path = Path(value).is_absolute() or Path(value).exists() or any(glob.iglob(value, recursive=True))
+    # `os.path.exists` is False for a text that is too long for a name, where `Path.exists` raises an error.
+    is_path = Path(value).is_absolute() or os.path.exists(value) or any(glob.iglob(value, recursive=True))
     return Path(value).name if is_path else value
 
 

@@ -28,7 +28,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from mirror.common import trust
 from mirror.common.distributed import mean_over_processes, world_size
 from mirror.common.errors import InputError, library_errors, reason
-from mirror.common.files import atomic_write_text
+from mirror.common.files import atomic_write_text, follow_umask
 from mirror.common.reuse import MANIFEST, lock_output_dir, write_manifest
 from mirror.training.checkpoints import find_checkpoint, raise_save_error, rotate, warn_of_little_space
 from mirror.training.signals import StopOnSignal, outlast_signals
@@ -176,6 +176,7 @@ class ResumableTrainer(Trainer):
             self.describe_checkpoint(folder)
             self.accelerator.wait_for_everyone()
             if self.args.should_save:
+                follow_umask(folder)
                 write_manifest(folder)
         except Exception as error:
             if self.args.should_save:

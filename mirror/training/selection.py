@@ -144,7 +144,7 @@ class HeldOutScores:
 
     def ranks(self, encoder: Encoder) -> list[np.ndarray]:
         """Return for each test the rank of each text, (N,)."""
-        return [test.ranks(encoder.encode) for test in self.tests]
+        return [test.ranks(encoder.by_role()) for test in self.tests]
 
     def compare(
         self, before: Sequence[np.ndarray], after: Sequence[np.ndarray]
@@ -221,7 +221,7 @@ def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
         raise InputError(
             f"--keep {keep} is a group of {len(tasks)} tasks; name one of them, for example {tasks[0].name}"
         )
-    return lambda encoder: {KEEP: tasks[0].score(encoder.encode, encoder)["main_score"]}
+    return lambda encoder: {KEEP: tasks[0].score(encoder.by_role(), encoder)["main_score"]}
 
 
 def kept_scores(state: TrainerState) -> dict[int, float]:

@@ -30,6 +30,7 @@ from mirror.evaluation.run import make_task_scorer
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
+from mirror.modeling.read_checkpoint import ROLES
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training.base_encoder import adapters_of, add_lora, load_base, merged
 from mirror.training.config import MirrorConfig
@@ -277,7 +278,9 @@ class MirrorTrainer(EncoderTrainer):
         base = self.base
         return Encoder(
             *(model, base.tokenizer, self.args.pooling, base.max_seq_length, [*base.head], base.prompt),
-            base.prompts.get("truncate_dim"),
+            truncate_dim=base.prompts.get("truncate_dim"),
+            role_prompts={role: base.prompts.get("prompts", {}).get(role, "") for role in ROLES},
+            include_prompt=base.prompts.get("include_prompt", True),
         )
 
     def training_rows(self) -> list[Dataset | IterableDataset]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mirror.common import vectors
+from mirror.common.errors import InputError
 from mirror.common.vectors import alignment, uniformity
 
 
@@ -114,3 +115,31 @@ def test_gold_ranks_agree_with_top_k():
     order = vectors.top_k(queries, entries, 60)[1]
     np.testing.assert_array_equal(order[np.arange(20), ranks - 1], gold)
     assert len(set(ranks)) > 5
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_unit_length_of_very_small_and_very_large_rows(dtype):
+    ordinary = np.random.default_rng(0).normal(size=(7, 5)).astype(dtype)
+    alone = vectors.unit_length(ordinary)
+    for scale in (1e-40, 1e-30, 1e-22, 1e-10, 1.0, 1e10, 1e25, 1e37):
+        rows = np.concatenate([ordinary, (ordinary * scale).astype(dtype), np.zeros((1, 5), dtype)])
+        exact = rows.astype(np.longdouble)
+        exact /= np.maximum(np.sqrt((exact**2).sum(axis=1, keepdims=True)), np.finfo(np.longdouble).tiny)
+        for out in (None, rows.copy()):
+            found = vectors.unit_length(rows if out is None else out, out=out)
+            np.testing.assert_allclose(found, exact.astype(dtype), rtol=1e-5, atol=1e-7)
+            np.testing.assert_array_equal(found[:7], alone)  # bit for bit
+            assert not found[-1].any() and (out is None or found is out)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_vector_that_is_not_finite_has_no_rank(value):
+    good = np.eye(3, dtype=np.float32)
+    bad = good.copy()
+    bad[1, 2] = value
+    for queries, entries, kind in ((bad, good, "query"), (good, bad, "entry")):
+        with pytest.raises(InputError, match=f"the vector of {kind} 1 is not finite"):
+            vectors.gold_ranks(queries, entries, np.arange(3))
+    scores = np.array([[0.1, 0.2], [0.3, np.nan]])
+    with pytest.raises(InputError, match="a score of row 1 is NaN"):
+        vectors.ranks_in_scores(scores, np.array([0, 0]))

@@ -150,7 +150,7 @@ def test_a_base_that_pools_without_its_prompt_is_trained_without_one(bert_folder
     folder = make_base(tmp_path / "base", bert_folder, "query")
     set_in(tmp_path / "base" / "1_Pooling" / "config.json", include_prompt=False)
     with pytest.raises(
-        InputError, match="leaves the prompt out of its pooling, which is not supported; use --prompt ''"
+        InputError, match="leaves the prompt out of its pooling, which is not supported in training; use --prompt ''"
     ):
         make_trainer(folder, tmp_path / "out", sentences)
     trainer = make_trainer(folder, tmp_path / "out", sentences, prompt="")
@@ -267,3 +267,43 @@ def test_a_module_with_code_of_its_own_is_refused_before_training():
 
     with pytest.raises(InputError, match="its module Own needs code that a trained checkpoint"):
         keep_modules({"head": [Own()], "pooling": "mean"}, "mean", "base")
+
+
+@pytest.mark.parametrize("prompt", ["find the cat " * 40, "the " + "x" * 300 + " ", "/think about ", "**"])
+def test_a_prompt_is_a_text_and_not_a_path(bert_folder, sentences, tmp_path, prompt, caplog):
+    trainer = make_trainer(bert_folder, tmp_path / "out", sentences, prompt=prompt, max_seq_length=20, pooling="mean")
+    trainer.train()
+    trainer.finish()
+    results = json.loads((tmp_path / "out" / "train_results.json").read_text())
+    assert results["settings"]["prompt"] == prompt
+    assert ("leaves none of a text" in caplog.text) == (prompt.count("cat") == 40)
+    saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    assert saved.prompts == dict.fromkeys(("default", "query", "document"), prompt)
+    expected = saved.encode(TEXTS)
+    for encode in (saved.encode_query, Encoder.from_pretrained(str(tmp_path / "out")).encode_query):
+        np.testing.assert_allclose(encode(TEXTS), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["dot", "euclidean", "manhattan"])
+def test_the_similarity_of_a_base_is_kept_and_said(bert_folder, sentences, tmp_path, name, caplog):
+    folder = make_base(tmp_path / "base", bert_folder)
+    set_in(tmp_path / "base" / "config_sentence_transformers.json", similarity_fn_name=name)
+    trainer = make_trainer(folder, tmp_path / "out", sentences)
+    assert f"{folder} names the similarity '{name}'" in caplog.text
+    trainer.save_model()
+    assert SentenceTransformer(str(tmp_path / "out"), device="cpu").similarity_fn_name == name
+
+
+def test_a_saved_checkpoint_leaves_prompts_out_of_the_pooling_where_its_base_does(bert_folder, sentences, tmp_path):
+    folder = make_base(tmp_path / "base", bert_folder)
+    set_in(tmp_path / "base" / "1_Pooling" / "config.json", include_prompt=False)
+    trainer = make_trainer(folder, tmp_path / "out", sentences)
+    trainer.train()
+    trainer.save_model()
+    saved, ours = (
+        SentenceTransformer(str(tmp_path / "out"), device="cpu"),
+        Encoder.from_pretrained(str(tmp_path / "out")),
+    )
+    assert not saved[1].include_prompt
+    for of_trainer in (ours, trainer.encoder(training=False)):
+        np.testing.assert_allclose(of_trainer.encode_query(TEXTS), saved.encode_query(TEXTS), atol=1e-5)

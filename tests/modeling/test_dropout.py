@@ -28,6 +28,14 @@ def hidden(model, batch):
 # Rate
 
 
+@pytest.mark.parametrize("rate", [0.99, 0.9999, 0.999999, 1 - 2**-17])
+def test_a_rate_close_to_one_drops_nearly_everything_and_stays_finite(rate):
+    torch.manual_seed(0)
+    kept = apply_dropout(torch.ones(400_000), rate)
+    assert torch.isfinite(kept).all() and 0 < (kept > 0).float().mean() < 1.3 * max(1 - rate, 2**-16)
+    assert kept.mean() == pytest.approx(1, abs=0.6)
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_rate_zero_silences_every_dropout(name):
     model = tiny(name)

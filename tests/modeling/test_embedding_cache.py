@@ -117,3 +117,18 @@ def test_a_tokenizer_in_python_has_a_fingerprint_with_its_merges(bert_folder, tm
         fingerprint(encoder_with(merges)) for merges in ("a b</w> 5\n", "a b</w> 5\n", "b c</w> 5\n")
     )
     assert first == same != other
+
+
+def test_a_shard_that_cannot_be_read_now_is_kept(tmp_path, counting, monkeypatch, caplog):
+    texts = ["a", "b"]
+    expected = EmbeddingCache(tmp_path, counting)(texts)
+    (shard,) = tmp_path.glob("*.npz")
+    before = shard.read_bytes()
+
+    def load(path):
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("mirror.modeling.embedding_cache.np.load", load)
+        np.testing.assert_array_equal(EmbeddingCache(tmp_path, counting)(texts), expected)
+    assert "cannot be read" in caplog.text and shard.read_bytes() == before

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from datasets import Dataset
 from transformers import AutoModel, GPT2Config, GPT2Model, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
@@ -115,3 +117,48 @@ def test_texts_that_the_tokenizer_does_not_know_are_mentioned_once(bert_folder, 
     for _ in range(2):
         encoder.encode(["猫 が 犬 を 見る 雨 が 降る"])
     assert caplog.text.count("of the tokens are unknown to the tokenizer") == 1
+
+
+def test_texts_of_any_container_are_those_of_the_list(bert_folder):
+    encoder = Encoder.from_pretrained(bert_folder, "mean")
+    expected = encoder.encode(TEXTS)
+    series = pd.Series(TEXTS, index=[7, 3, 3, 1])
+    containers = [
+        tuple(TEXTS),
+        (text for text in TEXTS),
+        series,
+        series.to_numpy(),
+        np.array(TEXTS),
+        series.astype("category"),
+    ]
+    containers += [Dataset.from_dict({"text": TEXTS})["text"], dict.fromkeys(TEXTS).keys()]
+    for texts in containers[:-1]:
+        np.testing.assert_array_equal(encoder.encode(texts), expected)
+    np.testing.assert_array_equal(encoder.encode(containers[-1]), expected[:3])
+    assert encoder.search(series, series, k=1) == encoder.search(TEXTS, TEXTS, k=1)
+    assert encoder.encode(pd.Series([], dtype=str)).shape == (0, 32)
+    for encode in (encoder.encode_query, encoder.encode_document):
+        np.testing.assert_array_equal(encode(series), expected)
+
+
+@pytest.mark.parametrize(
+    ("texts", "line"),
+    [
+        (["a", None], r"the text at index 1 is None, not a string; drop it"),
+        (pd.Series(["a", np.nan], dtype=object), r"the text at index 1 is nan \(float\), not a string"),
+        (pd.Series(["a", None], index=[5, 6]), r"the text at index 1 is (None|nan \(float\)), not a string"),
+        (np.array([1.5, 2]), r"the text at index 0 is .*1\.5.* \(float64\), not a string"),
+        (["a", b"b"], r"the text at index 1 is b'b' \(bytes\), not a string"),
+        ([["a", "b"]], r"the text at index 0 is \['a', 'b'\] \(list\), not a string"),
+        (pd.DataFrame({"title": ["a"]}), r"give the texts of one column, not a table: texts\['title'\]"),
+        ({"text": ["a"]}, r"give the texts of one column, not a table: texts\['text'\]"),
+        (np.array([["a", "b"]]), r"give an array of one dimension, not of the shape \(1, 2\)"),
+        (b"a", "give a list of texts, not one string"),
+        (None, "give a list of texts, not None"),
+        (3, "give a list of texts, not 3"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_not_a_text_is_named_by_its_index(bert_folder, texts, line):
+    with pytest.raises(InputError, match=line):
+        Encoder.from_pretrained(bert_folder, "mean").encode(texts)

@@ -15,6 +15,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from mirror.cmlm.checkpoint import load_cmlm
 from mirror.common.errors import InputError
+from mirror.data.views import ViewTokenizer
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.read_checkpoint import load_config
@@ -96,6 +97,27 @@ def query(tensors: dict) -> str:
     return next(name for name in tensors if name.endswith("encoder.layer.0.attention.self.query.weight"))
 
 
+def normalizer(count: int, pattern: str, content: str, kind: str = "String", nested: bool = False) -> Damage:
+    step = {"type": "Replace", "pattern": {kind: pattern}, "content": content}
+    steps = [step] * count
+    for _ in range(count if nested else 0):
+        steps = [{"type": "Sequence", "normalizers": steps}]
+    return set_json("tokenizer.json", "normalizer", to={"type": "Sequence", "normalizers": steps})
+
+
+def large_module(kind: str, **sizes: int) -> Damage:
+    """Add a module with a configuration and without weights."""
+
+    def damage(folder: Path) -> None:
+        modules = json.loads((folder / "modules.json").read_text())
+        place = {"idx": 4, "name": "4", "path": f"4_{kind}", "type": f"sentence_transformers.models.{kind}"}
+        (folder / "modules.json").write_text(json.dumps([*modules, place]))
+        (folder / f"4_{kind}").mkdir()
+        (folder / f"4_{kind}" / "config.json").write_text(json.dumps(sizes))
+
+    return damage
+
+
 HOSTILE: dict[str, Damage] = {
     "no weights": remove(WEIGHTS),
     "empty weights": content(WEIGHTS, b""),
@@ -131,6 +153,13 @@ HOSTILE: dict[str, Damage] = {
     "negative vocabulary": set_json("config.json", "vocab_size", to=-1),
     "a billion positions": set_json("config.json", "max_position_embeddings", to=10**9),
     "a wide layer": set_json("config.json", "intermediate_size", to=10**8),
+    "a million labels": set_json("config.json", "num_labels", to=10**6),
+    "a billion layer types": set_json("config.json", "num_hidden_layers", to=10**9),
+    "labels of a part": set_json("config.json", "text_config", to={"num_labels": 10**9}),
+    "replacements that double": normalizer(40, "a", "aa"),
+    "a replacement of nothing": normalizer(40, "x*", "y", "Regex"),
+    "nested replacements": normalizer(12, "a", "a" * 10, nested=True),
+    "bytes of bytes": set_json("tokenizer.json", "normalizer", to={"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 40}),
     "200,000 layers": set_json("config.json", "num_hidden_layers", to=200_000),
 }  # fmt: skip
 HOSTILE_CHECKPOINTS: dict[str, Damage] = {
@@ -161,6 +190,8 @@ HOSTILE_CHECKPOINTS: dict[str, Damage] = {
     "weights of a dense layer of another width": other_weights(
         "2_Dense/model.safetensors", lambda tensors: tensors.update({"linear.weight": torch.zeros(8, 31)})
     ),
+    "a large dense layer without weights": large_module("Dense", in_features=8, out_features=250_000_000, bias=True),
+    "a large norm without weights": large_module("LayerNorm", dimension=2_000_000_000),
     "a module that reads nothing": set_json("3_Normalize/config.json", "module_input_name", to=[]),
     "library settings are a word": set_json("config_sentence_transformers.json", to="x"),
 }
@@ -211,3 +242,49 @@ def test_a_wrong_path_reads_alike_everywhere(name):
             load(name)
         lines.add(str(caught.value))
     assert lines == {f"cannot load model '{name}': there is no such folder, and it is not a Hub id"}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["a million labels", "a large dense layer without weights", "a large norm without weights"],
+)
+def test_limits_are_checked_before_a_library_reads_the_folder(checkpoint, tmp_path, kind, monkeypatch):
+    folder = damaged(checkpoint, tmp_path / "model", (HOSTILE | HOSTILE_CHECKPOINTS)[kind])
+    for library in ("transformers.PreTrainedModel.from_pretrained", "sentence_transformers.SentenceTransformer"):
+        monkeypatch.setattr(library, None)
+    if kind == "a million labels":
+        monkeypatch.setattr("transformers.AutoConfig.from_pretrained", None)
+    with pytest.raises(InputError, match=r"more than the|but what is stored has"):
+        Encoder.from_pretrained(folder, device="cpu")
+
+
+def test_a_rule_that_backtracks_is_one_line_where_texts_are_tokenized(checkpoint, tmp_path):
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    folder = damaged(checkpoint, tmp_path / "model", set_json("tokenizer.json", "pre_tokenizer", to=split))
+    set_json("tokenizer_config.json", "tokenizer_class", to="PreTrainedTokenizerFast")(Path(folder))
+    texts = ["a" * 60 + "!", "b"]
+    with pytest.raises(InputError, match="model: its tokenizer fails on these texts: PanicException"):
+        Encoder.from_pretrained(folder, device="cpu").encode(texts)
+    with pytest.raises(InputError, match="model: its tokenizer fails on these texts: PanicException"):
+        ViewTokenizer(load_backbone(folder, "mean")[1], 80)([[text] for text in texts])
+
+
+def test_replacements_that_grow_are_counted(checkpoint, tmp_path):
+    folder = damaged(checkpoint, tmp_path / "model", normalizer(3, "a", "a" * 10, nested=True))
+    with pytest.raises(InputError, match="makes texts up to 1,000 times as long, more than the 100 times"):
+        Encoder.from_pretrained(folder, device="cpu")
+
+
+@pytest.mark.parametrize("replacement", [("\u2026", "..."), (" ", "\u2581"), ("``", '"')])
+def test_ordinary_replacements_are_read(checkpoint, tmp_path, replacement):
+    folder = damaged(checkpoint, tmp_path / "model", normalizer(3, *replacement))
+    assert Encoder.from_pretrained(folder, device="cpu").encode(["a cat"]).shape == (1, 8)
+
+
+@pytest.mark.parametrize(
+    "head", ["BertForSequenceClassification", "BertForTokenClassification", "BertForQuestionAnswering"]
+)
+def test_the_head_of_another_task_is_named(bert_folder, tmp_path, head, caplog):
+    folder = damaged(bert_folder, tmp_path / "model", set_json("config.json", "architectures", to=[head]))
+    Encoder.from_pretrained(folder, "mean", device="cpu")
+    assert f"{folder} is a {head}, such as a cross-encoder: its head is not used" in caplog.text

@@ -5,22 +5,24 @@ from __future__ import annotations
 import json
 import subprocess
 import venv
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.models import Dense, Normalize
+from sentence_transformers.models import Dense, LayerNorm, Normalize
 from tokenizers import Tokenizer
 from torch import nn
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.pooling import pool
 from mirror.modeling.save_checkpoint import save_encoder, stored_pooling, verify_encoder
+from tests.architectures import CONFIGS
 
 
 # What `Pooling.__init__` took in sentence-transformers 2.2; until 5.4 it was called with every key of the file.
@@ -186,8 +188,9 @@ def test_a_server_pools_and_cuts_as_we_do(checkpoint):
 
 
 # The oldest that loads here: 2.2 asks huggingface_hub for a function that is gone. Dense layers it reads from a pickle only, and no
-# pickle is written.
+# pickle is written. And the last of transformers 4, which much of the field still runs.
 OLD = ("sentence-transformers==2.3.0", "transformers==4.41.2")
+LAST_4 = ("sentence-transformers==5.2.0", "transformers==4.57.6", "datasets==3.6.0")
 ENCODE = """
 import sys
 import numpy as np
@@ -200,32 +203,89 @@ print(sentence_transformers.__version__)
 
 
 @pytest.fixture(scope="module")
-def old_python(tmp_path_factory) -> Path:
-    """An environment with this one's packages, torch among them, behind its own older sentence-transformers."""
-    folder = tmp_path_factory.mktemp("old") / "venv"
-    venv.create(folder, with_pip=True)
-    python = folder / "bin" / "python"
-    (site,) = folder.glob("lib/python*/site-packages")
-    (here,) = {str(Path(module.__file__).parents[1]) for module in (torch, np)}
-    (site / "pins.pth").write_text(here)
-    command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *OLD]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    if done.returncode and "onnection" in done.stderr + done.stdout:
-        pytest.skip(f"no package index to install {' '.join(OLD)} from")
-    assert done.returncode == 0, done.stderr[-2000:]
-    return python
+def python_with(tmp_path_factory):
+    """Environments with this one's packages, torch among them, behind older libraries of their own."""
+
+    def make(packages: tuple[str, ...]) -> Path:
+        folder = tmp_path_factory.mktemp("old") / "venv"
+        venv.create(folder, with_pip=True)
+        python = folder / "bin" / "python"
+        (site,) = folder.glob("lib/python*/site-packages")
+        (here,) = {str(Path(module.__file__).parents[1]) for module in (torch, np)}
+        (site / "pins.pth").write_text(here)
+        command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+        if done.returncode and "onnection" in done.stderr + done.stdout:
+            pytest.skip(f"no package index to install {' '.join(packages)} from")
+        assert done.returncode == 0, done.stderr[-2000:]
+        return python
+
+    return cache(make)
+
+
+def read_by(python: Path, packages: tuple[str, ...], folders: list[Path]) -> list[np.ndarray]:
+    """Return the vectors of TEXTS by sentence-transformers of another environment."""
+    command = [python, "-W", "ignore", "-c", ENCODE, "|".join(TEXTS), *folders]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=folders[0].parent)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.split()[-1] == packages[0].partition("==")[2]
+    return [np.load(f"{folder}.npy") for folder in folders]
 
 
 @pytest.mark.slow
-def test_an_old_sentence_transformers_gives_the_same_vectors(old_python, bert_folder, tokenizer, tmp_path):
+@pytest.mark.parametrize("packages", [OLD, LAST_4], ids=" ".join)
+def test_an_old_sentence_transformers_gives_the_same_vectors(python_with, packages, bert_folder, tokenizer, tmp_path):
     folders = {}
     for pooling in ("cls", "mean", "max"):
         model = AutoModel.from_pretrained(bert_folder, add_pooling_layer=False)
         save_encoder(tmp_path / pooling, model, tokenizer, pooling, max_seq_length=12)
-        folders[pooling] = Encoder(model.eval(), tokenizer, pooling, 12)
-    command = [old_python, "-W", "ignore", "-c", ENCODE, "|".join(TEXTS), *(tmp_path / name for name in folders)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.split()[-1] == OLD[0].partition("==")[2]
-    for pooling, encoder in folders.items():
-        np.testing.assert_allclose(np.load(tmp_path / f"{pooling}.npy"), encoder.encode(TEXTS), atol=1e-4)
+        folders[tmp_path / pooling] = Encoder(model.eval(), tokenizer, pooling, 12)
+    found = read_by(python_with(packages), packages, [*folders])
+    for vectors, encoder in zip(found, folders.values(), strict=True):
+        np.testing.assert_allclose(vectors, encoder.encode(TEXTS), atol=1e-4)
+
+
+# EuroBERT and NomicBERT are not in transformers 4. The bases of Mirror-BERT and their successors are.
+IN_4 = (
+    "bert",
+    "roberta",
+    "xlm_roberta",
+    "camembert",
+    "distilbert",
+    "electra",
+    "albert",
+    "modernbert",
+    "mpnet",
+    "deberta_v2",
+)
+
+
+@pytest.mark.slow
+def test_the_last_transformers_4_reads_what_is_saved_here(python_with, tokenizer, tmp_path):
+    names = ("pad_token", "unk_token", "cls_token", "sep_token", "mask_token")
+    generic = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer.backend_tokenizer,
+        additional_special_tokens=["cat", "dog"],
+        **{name: getattr(tokenizer, name) for name in names},
+    )
+    folders = {}
+    for name in (*IN_4, "modernbert with other angles"):
+        config = CONFIGS[name.partition(" ")[0]]()
+        config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+        if " " in name:
+            config.rope_parameters["full_attention"]["rope_theta"] = 50.0
+            config.rope_parameters["sliding_attention"]["rope_theta"] = 20.0
+        torch.manual_seed(0)
+        AutoModel.from_config(config).save_pretrained(tmp_path / "base")
+        generic.save_pretrained(tmp_path / "base")
+        model, own = load_backbone(str(tmp_path / "base"), "mean")
+        head = [Dense(32, 8), LayerNorm(8), Normalize()]
+        prompts = {"prompts": {"query": "find the ", "document": ""}, "default_prompt_name": "query"}
+        prompts |= {"include_prompt": False, "similarity_fn_name": "dot"}
+        folder = tmp_path / name.replace(" ", "_")
+        save_encoder(folder, model, own, "mean", 12, head=head, prompts=prompts)
+        folders[folder] = Encoder.from_pretrained(str(folder), device="cpu").encode(TEXTS)
+    for vectors, (folder, expected) in zip(
+        read_by(python_with(LAST_4), LAST_4, [*folders]), folders.items(), strict=True
+    ):
+        np.testing.assert_allclose(vectors, expected, atol=1e-4, err_msg=folder.name)

@@ -195,3 +195,12 @@ def test_dimensions_are_the_sum_over_the_first_coordinates():
     expected = sum(library.compute_loss_from_embeddings(part, None) for part in parts)
     torch.testing.assert_close(loss, expected)
     torch.testing.assert_close(torch.autograd.grad(loss, first), torch.autograd.grad(expected, first))
+
+
+def test_multi_similarity_of_one_triplet_is_nothing_as_in_the_library():
+    from pytorch_metric_learning.miners import TripletMarginMiner
+
+    views = torch.randn(4, 2, generator=torch.Generator().manual_seed(13))
+    triplets = TripletMarginMiner(margin=0.2, type_of_triplets="all")(views, torch.tensor([0, 1, 0, 1]))
+    assert [len(index) for index in triplets] == [1, 1, 1]
+    assert multi_similarity(views[:2], views[2:]) == 0
