@@ -39,7 +39,7 @@ def main() -> None:
     configure_logging()
 
     # Imported here so that --help and errors in the flags are immediate.
-    from mirror.studies.study import STUDIES, find_study
+    from mirror.studies.study import SEEDS, STUDIES, find_study
 
     if args.list:
         sys.stdout.write("".join(f"  {name:<15} {study.title}\n" for name, study in STUDIES.items()))
@@ -65,7 +65,7 @@ def main() -> None:
         corpus_dirs=tuple(map(Path, args.corpus_dir or [data_dir / "mirror_corpus"])),
         output_dir=output_dir,
         stages_dir=Path(args.stages_dir or output_dir / "stages"),
-        seeds=tuple(dict.fromkeys(args.seeds)),
+        seeds=tuple(dict.fromkeys(args.seeds or SEEDS[: study.seeds])),
         max_train_samples=args.max_train_samples,
         extra=parse_extra_flags(extra),
         language_models=study.models | (paper_models(study) if args.paper_models else {}) | dict(args.language_models),
@@ -124,7 +124,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "instead of the published recipe of the model and level.")  # fmt: skip
     add("--bli_vocabulary", metavar="FILE",
         help="Path to a word list to add to the candidates of BLI, as in run_eval.py. (default: none)")  # fmt: skip
-    add("--seeds", nargs="+", type=positive, default=[33, 44, 55], metavar="S", help="Random seeds.")
+    add("--seeds", nargs="+", type=positive, metavar="S", help="Random seeds. (default: the first three of 33, 44, 55, "
+        "..., 132, or all ten in the studies whose cells take less than a minute on the embedded model)")  # fmt: skip
     add("--rows", nargs="+", default=[], metavar="ROW",
         help='Rows of the table to run, for example "before" "Mirror" in table3. (default: all)')  # fmt: skip
     add = parser.add_argument_group("Data").add_argument

@@ -64,6 +64,22 @@ class CMLMConfig(CMLMOptions, BaseConfig):
             raise InputError("--eval_strategy: CMLM has nothing to evaluate; score its checkpoints with run_eval.py")
 
 
+class PaperLamb(Lamb):
+    """LAMB as its paper prints it (You et al. 2020, Algorithm 2, phi(z) = z): each tensor moves by the rate times its norm.
+
+    The library's class differs in two ways. It caps the norm of the weights at 10, so a step of BERT's word embeddings is a
+    tenth of what the rate says. And it divides the step that the trust ratio has scaled by 1 - beta1^t, so the first one is
+    ten times too long. The moments themselves are not bias-corrected, as in Google's own code (google-research/albert,
+    lamb_optimizer.py): that would be a common factor, which the trust ratio cancels except beside weight decay and eps.
+    Unlike that code, and like the algorithm, biases and layer norms have a trust ratio and weight decay too.
+    """
+
+    clamp = float("inf")
+
+    def __init__(self, params, **flags):
+        super().__init__(params, weight_decouple=False, adam_debias=True, **flags)
+
+
 class CMLMTrainer(EncoderTrainer):
     """Train a sentence encoder by conditional masked language modeling, or by one of its later stages.
 
@@ -115,10 +131,10 @@ class CMLMTrainer(EncoderTrainer):
         collator = StageCollator(tokenizer)
         for name_of_part, parameter in parts_of(model).items():  # DDP waits for the gradient of every weight
             parameter.requires_grad_(args.stage == "nli" if name_of_part.startswith("nli.") else "cmlm" in args.stage)
-        lamb = None  # section 3; as LAMB's own paper prints it, the trust ratio scales the weight decay too
-        if args.optimizer == "lamb":
+        lamb = None
+        if args.optimizer == "lamb":  # section 3
             betas = (args.adam_beta1, args.adam_beta2)
-            lamb = Lamb, {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon, "weight_decouple": False}
+            lamb = PaperLamb, {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
         settings = collect_settings(args, model_name_or_path=name, **data_settings)
         settings.pop("train_sampling_strategy", None)  # always the same; without it, runs of earlier versions resume
         super().__init__(

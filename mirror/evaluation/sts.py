@@ -44,7 +44,7 @@ SENTENCE_SETS = (
      "mteb/sts17-crosslingual-sts", "es-es", "test"),
     ("sts17_ar", {"sts17_ar": 250}, 0, "multilingual_sts", "MTEB STS17 ar-ar; Mirror-BERT Table 4", "STS 2017 (Arabic)",
      "mteb/sts17-crosslingual-sts", "ar-ar", "test"),
-    ("sts_ru", {"sts_ru": None}, 0, "multilingual_sts", "Mirror-BERT Table 4", "Russian STS Benchmark",
+    ("sts_ru", {"sts_ru": None}, 0, "multilingual_sts", "", "Russian STS Benchmark",
      "ai-forever/ru-stsbenchmark-sts", *TEST),
 )  # fmt: skip
 # Task, file in wordsim/, number of rows, highest score (the lowest is 0), group, name of the data set.

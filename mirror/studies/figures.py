@@ -64,6 +64,11 @@ def _score_panels(figure: SubFigure | None, base: Base) -> tuple[float, float] |
         header = column_header(study, columns, label)
         if study.figure == "curve":
             _curve(axes, rows, ours, printed)
+            if ranks := base.facts.get("ranks"):  # Mirror-BERT Figure 8: bars behind the curve
+                behind = axes.twinx()
+                width = 0.8 * min(map(float, ranks))
+                behind.bar(list(map(float, ranks)), ranks.values(), width, color=COLOURS[0], alpha=0.3)
+                behind.set_ylabel("words of the test set")
             axes.set(xlabel=study.title.split(": ")[1], ylabel=header)
         else:
             _dots(axes, rows, ours, printed)

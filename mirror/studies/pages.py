@@ -7,32 +7,35 @@
 Writes a page and a figure of each study, and keeps the scores of each base model in `O/results/BASE.json`. A page shows the base models
 of the folders and those that earlier runs kept. Without folders, all pages are written anew from what is kept. If `--output_dir` has
 a README.md, the overview goes between its lines `<!-- verdicts -->` and `<!-- end of verdicts -->`. The text of a page below the heading
-"Remarks" stays, and each page repeats `O/results/BASE.md`, which describes the base model.
+"Remarks" stays, and each page repeats `O/results/BASE.md`, which describes the base model. A study that nothing here can test has a page that
+says why.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
 from mirror.common.files import atomic_write_text, make_output_folder
-from mirror.studies import scores
+from mirror.studies import conclusions, scores
 from mirror.studies.cell import RESULT
+from mirror.studies.conclusions import format_differences, judgements_of, verdict_on
 from mirror.studies.figures import draw
 from mirror.studies.scores import Base
-from mirror.studies.study import STUDIES, Study, find_study
+from mirror.studies.study import STUDIES, Study, family_of, find_study
 
 
 FACTS = "study.json"  # in an output folder: what a page needs besides the cells
 KEPT = "results"  # folder of the scores that the pages keep
 REMARKS = "## Remarks\n"
+FAMILIES = {"bert": "BERT", "roberta": "RoBERTa"}
+PAPERS_MODELS = ("bert-base-uncased", "roberta-base")
 BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
 
 
@@ -41,9 +44,9 @@ BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
 
 def format_report(base: Base) -> str:
     """Format the scores of finished cells, and the paper's conclusions with a verdict."""
-    differences = scores.format_differences(base.study, {"here, 95% interval over seeds": base})
-    judgements = [judgement for _, judgement in base.judged.values()]
-    return format_scores(base) + (f"\n{differences}\nVerdict: {scores.verdict(judgements)}.\n" if judgements else "")
+    differences = format_differences(base.study, {"here, 95% interval over seeds": base})
+    verdict = verdict_on(base)
+    return format_scores(base) + (f"\n{differences}\nVerdict: {verdict}.\n" if verdict else "")
 
 
 def format_scores(base: Base) -> str:
@@ -66,6 +69,9 @@ def read_folder(folder: Path) -> Base:
         facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished") from error
+    if "model_type" not in facts:
+        earlier = "written by an earlier version; run the command of table.md again, which keeps finished cells"
+        raise InputError(f"{folder / FACTS}: {earlier}")
     study = find_study(facts["study"])
     records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
     records = [each for each in records if each["row"] in study.rows]
@@ -114,61 +120,82 @@ def main() -> None:
         atomic_write_text(pages / KEPT / f"{name}.json", "{\n" + ",\n".join(entries) + "\n}\n")
     changed = {study for study, _ in found} or STUDIES
     for name in [name for name in STUDIES if name in changed]:
-        if bases := [kept[base][name] for base in sorted(kept) if name in kept[base]]:
+        bases = [kept[base][name] for base in sorted(kept) if name in kept[base]]
+        if bases or STUDIES[name].untested:
             page, path = format_page(find_study(name), bases, pages), pages / f"{name}.md"
-            draw(bases, pages / f"{name}.svg")
+            if bases:
+                draw(bases, pages / f"{name}.svg")
             _, heading, remarks = (path.read_text(encoding="utf-8") if path.exists() else "").partition(REMARKS)
             atomic_write_text(path, page + (f"\n{heading}{remarks}" if heading else ""))
     if readme.exists():
-        atomic_write_text(readme, f"{before}{BEGIN}\n{format_overview(pages)}\n{END}{after}")
+        atomic_write_text(readme, f"{before}{BEGIN}\n{format_overview(kept, pages)}\n{END}{after}")
 
 
 def format_page(study: Study, bases: Sequence[Base], pages: Path) -> str:
-    """Format a page: the paper's conclusion, ours, the verdict, each difference, the figure, and each base model's table."""
+    """Format a page: the paper's conclusion, our verdicts, each difference, the figure, and each base model's table."""
     parts = [f"# {study.title}\n", *([f"**The paper.** {study.paper}\n"] if study.paper else [])]
-    if study.claims:
-        judgements = [judgement for base in bases for _, judgement in base.judged.values()]
+    verdicts = [f"{base.name}: {verdict}" for base in bases if (verdict := verdict_on(base))]
+    if not study.claims:
+        verdicts = ["not in the paper"]
+    elif not verdicts:
         notes = {line.removeprefix("- ") for base in bases for line in base.facts["notes"].splitlines()}
-        reasons = " ".join(sorted(note for note in notes if note.startswith("Left out of"))) or "no scores"
-        sentences = []
-        for base in bases:  # its first difference, and how many differences are shown
-            judged = [judgement for _, judgement in base.judged.values()]
-            kinds = {scores.AGREES: "as in the paper", scores.NOT_SHOWN: "not shown"}
-            kinds[scores.DISAGREES] = "the other way round"
-            found = [f"{judged.count(kind)} {words}" for kind, words in kinds.items() if kind in judged]
-            all_of_them = f"; of {len(judged)} differences {', '.join(found)}" if len(judged) > 1 else ""
-            for claim, (gain, _) in list(base.judged.items())[:1]:
-                sentences.append(f"{base.name}: {claim} by {scores.format_difference(gain)}{all_of_them}.")
-        here = " ".join(sentences) or "No two rows that the paper compares have scores."
-        parts.append(f"**Here.** {here}\n")
-        parts.append(f"**Verdict.** {scores.verdict(judgements) if judgements else f'not testable here: {reasons}'}\n")
-        table = scores.format_differences(study, {base.name: base for base in bases})
-        parts.append(f"{table}\n95% intervals over seeds.\n" if table else "")
-    else:
-        parts.append("**Verdict.** not in the paper\n")
-    parts.append(f"![{study.title}]({study.name}.svg)\n")
+        reasons = " ".join(sorted(note for note in notes if note.startswith("Left out of")))
+        verdicts = [f"not tested here: {reasons or study.untested or 'no scores'}"]
+    parts.append(f"**Verdict.** {'; '.join(verdicts)}\n")
+    if table := format_differences(study, {base.name: base for base in bases}):
+        seeds = {base.name: len({each["seed"] for each in base.records} - {None}) for base in bases}
+        over = ", ".join(f"{number} of {name}" for name, number in seeds.items())
+        parts.append(f"{table}\n" + (f"95% intervals over seeds: {over}.\n" if over else ""))
+    if bases:
+        parts.append(f"![{study.title}]({study.name}.svg)\n")
     for base in bases:
         described = pages / KEPT / f"{base.name}.md"
         description = [described.read_text(encoding="utf-8").strip() + "\n"] if described.exists() else []
+        if study.claims:
+            about = f"what the paper says of {FAMILIES[family_of(base.facts['model_type'])]} (model type `{base.facts['model_type']}`)"
+            description.append(f"It is judged by {about}.\n")
         parts += [f"## {base.name}\n", *description, f"    {base.facts['command']}\n"]
         rows = {record["row"] for record in base.records}
         done = replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows))
         parts += [format_scores(replace(base, study=done)), base.facts["notes"]]
-    return "\n".join(parts)
+    return "\n".join(parts).rstrip("\n") + "\n"
 
 
-def format_overview(folder: Path) -> str:
-    """Format a Markdown table of the pages in a folder, in the order of `--list`, and how many have each verdict."""
-    lines, kinds = [["", "the paper", "verdict"], ["---"] * 3], Counter()
-    for name in [name for name in STUDIES if (folder / f"{name}.md").exists()]:
-        text = (folder / f"{name}.md").read_text(encoding="utf-8")
-        # The paragraphs that begin with `**The paper.**` and `**Verdict.**`, each in one line.
-        paragraphs = dict(re.findall(r"\*\*(The paper|Verdict)\.\*\*(.*?)(?:\n\n|\Z)", text, re.DOTALL)[::-1])
-        paper, verdict_of_page = (" ".join(paragraphs.get(key, "").split()) for key in ("The paper", "Verdict"))
-        kinds[re.split(r"[:(]", verdict_of_page)[0].strip()] += 1
-        lines.append([f"[{name}]({name}.md)", paper, verdict_of_page])
-    counts = ", ".join(f"{kind} {number}" for kind, number in sorted(kinds.items()))
-    return f"{kinds.total()} pages: {counts}.\n\n{scores.markdown(lines)}"
+def format_overview(kept: Mapping[str, Mapping[str, Base]], folder: Path) -> str:
+    """Format what agrees and what does not, in a few lines, then a table of all pages with a verdict for each base model.
+
+    Args:
+        kept: name of a base model -> study -> results.
+        folder: of the pages.
+    """
+
+    def links(studies: set[str]) -> str:
+        return ", ".join(f"[{name}]({name}.md)" for name in STUDIES if name in studies) or "nothing"
+
+    bases, facts = sorted(kept), []
+    found = {(name, base): verdict_on(kept[base][name]) for base in bases for name in kept[base]}
+    against = {
+        key for key, verdict in found.items() if verdict.startswith((conclusions.MIXED, conclusions.CONTRADICTED))
+    }
+    for base in bases:
+        counts = Counter(each for results in kept[base].values() for each in judgements_of(results).values())
+        kinds = Counter(verdict.partition(" (")[0] for (_, of), verdict in found.items() if verdict and of == base)
+        differences = ", ".join(f"{counts[kind]} {kind}" for kind in conclusions.JUDGEMENTS)
+        verdicts = ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds))
+        facts.append(f"**{base}**: of {counts.total()} differences {differences}. Studies: {verdicts}.")
+    agreeing = {name for (name, _), verdict in found.items() if verdict} - {name for name, _ in against}
+    facts.append(f"Agrees, or is not contradicted, on every base model: {links(agreeing)}.")
+    facts += [f"Mixed or contradicted on {base}: {links({n for n, of in against if of == base})}." for base in bases]
+    if absent := [model for model in PAPERS_MODELS if model not in kept]:
+        facts.append(f"The paper's own models have **not been run here**: {', '.join(absent)}.")
+    lines = [["", "the paper", *bases], ["---"] * (2 + len(bases))]
+    for name, study in STUDIES.items():
+        shown = [found.get((name, base)) or "not run" for base in bases]
+        if set(shown) == {"not run"}:
+            reason = f"not tested here: {study.untested}" if study.untested else "not in the paper"
+            shown = [reason] + [""] * (len(bases) - 1)
+        lines += [[links({name}), study.paper, *shown]] if (folder / f"{name}.md").exists() else []
+    return "".join(f"- {fact}\n" for fact in facts) + f"\n{scores.markdown(lines)}"
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
 import os
@@ -22,13 +23,16 @@ from mirror.studies.cell import LOG
 from mirror.studies.jobs import Job, as_arguments
 from mirror.studies.pages import FACTS, format_report
 from mirror.studies.scores import Base, format_csv, published_beside
-from mirror.studies.setup import Setup
+from mirror.studies.setup import Setup, model_type
 from mirror.studies.study import Study
 
 
 logger = logging.getLogger("run_study")
 
 RUN_STUDY = Path(__file__).resolve().parents[2] / "run_study.py"
+DEFAULTS = (
+    "sentences of BERT by a mean without padding, no repeated texts"  # where they are not the published settings
+)
 NAMED = 6  # unfinished cells in the notes below the table
 
 
@@ -136,7 +140,14 @@ class StudyRun:
     def write_table(self) -> Base:
         """Write table.md, results.csv and study.json in the output folder, and return what a figure needs."""
         study, setup = self.study, self.setup
-        facts = {"study": study.name, "model": setup.model, "command": self.command}
+        facts = {
+            "study": study.name,
+            "model": setup.model,
+            "model_type": model_type(setup.model),
+            "command": self.command,
+        }
+        if study.ranks:
+            facts["ranks"] = words_in_corpora(study, setup)
         base = Base(study, self.done, facts | {"published": published_beside(study, setup.models_of)})
         seeds = " ".join(map(str, setup.seeds))
         several = len(setup.seeds) > 1
@@ -176,10 +187,20 @@ class StudyRun:
         return StoredWork(self.cache / f"{digest(job.identity)}.json", job.identity)
 
 
+def words_in_corpora(study: Study, setup: Setup) -> dict[str, int]:
+    """Count the distinct words of a task that are in the corpus of each row (Mirror-BERT Figure 8, blue)."""
+    with (setup.data_dir / study.ranks).open(encoding="utf-8", newline="") as lines:
+        pairs = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        words = {row[column].strip().lower() for row in pairs for column in ("word1", "word2")}
+    paths = {cell.row: setup.corpus(cell.corpora[0]) for cell in study.cells}
+    texts = {row: path.read_text(encoding="utf-8") for row, path in paths.items() if path.is_file()}
+    return {row: len(words & {line.strip().lower() for line in text.split("\n")}) for row, text in texts.items()}
+
+
 def settings_of(study: Study, setup: Setup) -> list[str]:
     """Return what the cells were trained with: the published recipes, or this project's defaults."""
     if setup.modern:
-        return ["Settings: this project's defaults (--modern), not the published recipes."]
+        return [f"Settings: this project's defaults (--modern; {DEFAULTS}), not the published recipes."]
     if study.is_cmlm:
         recipes = dict.fromkeys(f"recipes/{stage.recipe}.yaml" for cell in study.cells for stage in cell.chain)
         return [f"Settings as published: {', '.join(recipes)}; flags after -- come on top."]
@@ -195,7 +216,7 @@ def settings_of(study: Study, setup: Setup) -> list[str]:
         notes.append(f"Settings as published: {', '.join(recipes)}{changed}.")
     if lacking:
         names = ", ".join(lacking)
-        notes.append(f"Settings: this project's defaults, because there is no recipe for {names}.")
+        notes.append(f"Settings: this project's defaults ({DEFAULTS}), because there is no recipe for {names}.")
     return notes
 
 

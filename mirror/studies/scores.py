@@ -1,4 +1,4 @@
-"""Scores of a study over seeds: tables beside the published numbers, verdicts, and how well label-free criteria agree."""
+"""Scores of a study over seeds: tables beside the published numbers, and how well label-free criteria agree."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 from pathlib import PurePath
 
 import numpy as np
 from scipy.stats import spearmanr, t
 
 from mirror.evaluation.published import checkpoint_name
-from mirror.studies.study import AVERAGE, Cell, Claim, Column, Study
+from mirror.studies.study import AVERAGE, Cell, Column, Study
 from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
 
 
-AGREES, DISAGREES, NOT_SHOWN, ONE_SEED = "agrees", "does not agree", "not shown", "one seed"
-PAPERS_BERT = "bert-base-uncased"  # of several models that the paper has, the one that stands beside others
 MIN_RUNS = 3  # of a rank correlation
 
 
@@ -73,16 +72,6 @@ class Base:
     def scores(self) -> Scores:
         return collect(self.study, self.records)
 
-    @cached_property
-    def judged(self) -> dict[Claim, tuple[Score, str]]:
-        """Difference and judgement of each of the paper's conclusions whose two rows have scores."""
-        judged = {}
-        for claim in self.study.claims:
-            ours = [self.scores.get(row, {}).get(claim.column) for row in (claim.higher, claim.lower)]
-            if all(ours) and (gain := difference(*ours)):
-                judged[claim] = gain, judge(gain)
-        return judged
-
 
 def collect(study: Study, records: Sequence[dict]) -> Scores:
     """Collect the scores of finished cells (contents of `cell.json`) by row and column.
@@ -102,16 +91,20 @@ def collect(study: Study, records: Sequence[dict]) -> Scores:
 
 
 def measured(study: Study, records: Sequence[dict]) -> list[tuple[str, dict, Column, str, float]]:
-    """Return row, record, column, field and value of every score, those of further rows (`Study.also`) after a cell's."""
+    """Return row, record, column, field and value of every score, those of further rows (`Study.also`) after a cell's.
+
+    `a.b` is the field b of the field a. Older results lack newer fields.
+    """
     suffixes = {"": None} | {f", {name}": field for name, field in study.also.items()}
-    return [
-        (f"{record['row']}{suffix}", record, column, field, record["tasks"][column.task][field])
-        for record in records
-        for suffix, other_field in suffixes.items()
-        for column in study.columns
-        for field in (other_field or column.field,)
-        if column.task in record["tasks"] and column.part in (None, record["part"])
-    ]
+    found = []
+    for record, (suffix, other_field), column in product(records, suffixes.items(), study.columns):
+        if column.task in record["tasks"] and column.part in (None, record["part"]):
+            field, value = other_field or column.field, record["tasks"][column.task]
+            for key in field.split("."):
+                value = (value or {}).get(key)
+            if value is not None:
+                found.append((f"{record['row']}{suffix}", record, column, field, value))
+    return found
 
 
 def shown_columns(study: Study, scores: Scores) -> list[str]:
@@ -191,78 +184,6 @@ def format_csv(study: Study, records: Sequence[dict]) -> str:
         seed = "" if record["seed"] is None else record["seed"]
         writer.writerow((row, record["part"], seed, column.label, column.task, field, value, seconds))
     return text.getvalue()
-
-
-# ---- Conclusions -----------------------------------------------------------------------------------------------------
-
-
-def difference(higher: Score, lower: Score) -> Score | None:
-    """Return higher - lower for each seed that both have. The base model's only score is compared with every seed."""
-    ours, theirs = higher.by_seed, lower.by_seed
-    seeds = [seed for seed in ours if seed in theirs or None in theirs] or [seed for seed in theirs if None in ours]
-    return Score({s: ours.get(s, ours.get(None)) - theirs.get(s, theirs.get(None)) for s in seeds}) if seeds else None
-
-
-def judge(gain: Score) -> str:
-    """Return whether a difference is above zero, below it, neither is shown, or cannot be shown by one seed.
-
-    A difference between scores of base models has no seed, so its sign decides.
-    """
-    limits = (gain.mean, gain.mean) if None in gain.by_seed else gain.interval
-    if limits is None:
-        return ONE_SEED
-    low, high = limits
-    return AGREES if low > 0 else DISAGREES if high < 0 else NOT_SHOWN
-
-
-def verdict(judgements: Sequence[str]) -> str:
-    """Return one verdict for all that can be tested, with the number that agree: `agrees in part (2 of 4)`."""
-    tested, agreeing = [each for each in judgements if each != ONE_SEED], judgements.count(AGREES)
-    kind = DISAGREES if not agreeing else AGREES if agreeing == len(tested) else "agrees in part"
-    untested = len(judgements) - len(tested)
-    count = f"{agreeing} of {len(judgements)}" + (f"; {untested} with one seed" if untested else "")
-    return f"{kind if tested else 'not testable with one seed'} ({count})"
-
-
-def format_difference(gain: Score) -> str:
-    """Format a mean difference with its interval: `+0.3400 (+0.0667 to +0.6133)`."""
-    limits = gain.interval
-    return f"{gain.mean:+.4f}" + (f" ({limits[0]:+.4f} to {limits[1]:+.4f})" if limits else "")
-
-
-def format_differences(study: Study, bases: Mapping[str, Base]) -> str:
-    """Format a Markdown table with a line for each of the paper's conclusions that any base model has scores for.
-
-    Args:
-        bases: header of the column of differences -> base model; a column of judgements follows each.
-
-    Returns:
-        The table, or an empty string.
-    """
-    lines = [["difference", "in the paper"], ["---", "---:", *["---:", "---"] * len(bases)]]
-    lines[0] += [cell for name in bases for cell in (name, "")]
-    for claim in study.claims:
-        if any(claim in base.judged for base in bases.values()):
-            labels = ((shown_columns(study, base.scores), base.facts["published"]) for base in bases.values())
-            printed = (printed_difference(study, claim, *pair) for pair in labels)
-            line = [str(claim), next((f"{value:+.4f}" for value in printed if value is not None), "")]
-            for base in bases.values():
-                gain, judgement = base.judged.get(claim, (None, ""))
-                line += [format_difference(gain) if gain else "", judgement]
-            lines.append(line)
-    return markdown(lines) if len(lines) > 2 else ""
-
-
-def printed_difference(study: Study, claim: Claim, labels: Sequence[str], beside: Beside) -> float | None:
-    """Return the published difference of the base model, or else of the paper's BERT or first model that has both rows.
-
-    An average is over the shown columns `labels`.
-    """
-    for rows in (beside, study.published.get(PAPERS_BERT, {}), *study.published.values()):
-        ours = [published_scores(study, labels, rows.get(row, {})) for row in (claim.higher, claim.lower)]
-        if all(claim.column in found for found in ours):
-            return ours[0][claim.column] - ours[1][claim.column]
-    return None
 
 
 # ---- Label-free criteria over runs -----------------------------------------------------------------------------------

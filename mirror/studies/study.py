@@ -12,12 +12,15 @@ import yaml
 
 from mirror.common.errors import InputError, did_you_mean
 from mirror.evaluation.published import CMLM_AVERAGES, CMLM_TASKS, MIRROR_BERT, printed_table
+from mirror.training.options import CLS_FAMILIES
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
 # Learning rates in a study are multiples of the model's default: 2e-5 at a width of 768, more for the embedded model.
 RATE = "learning_rate_times"
 AVERAGE = "average"  # label of the column that `Study.average` adds
+SEEDS = tuple(range(33, 143, 11))  # a study has the first `Study.seeds` of them: 33, 44, 55, ...
+CLOSE = 0.005  # "(close to) the best" (Table 21)
 
 
 @dataclass(frozen=True)
@@ -65,14 +68,35 @@ class Column:
 
 @dataclass(frozen=True)
 class Claim:
-    """A conclusion of the paper: in one column, one row has a higher score than another."""
+    """A conclusion of the paper: in one column, one row has a higher score than another, or than a published baseline.
+
+    With `models`, two checkpoints are compared instead: what `higher` has more than `lower` (empty: than nothing) is more for
+    the first checkpoint than for the second.
+    """
 
     higher: str
     lower: str
     column: str = AVERAGE
+    within: float = 0.0  # "close to": the higher row may be lower by this much
+    of: tuple[str, ...] = ()  # checkpoints that it is about, or the families bert and roberta; empty: all
+    models: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.higher} above {self.lower}: {self.column}"
+        if self.models:
+            gain = f"{self.higher} minus {self.lower}" if self.lower else self.higher
+            return f"{self.models[0]} above {self.models[1]}: {gain}: {self.column}"
+        comparison = f"at most {self.within:g} below" if self.within else "above"
+        about = f" ({self.of[0]})" if len(self.of) == 1 else ""
+        return f"{self.higher} {comparison} {self.lower}: {self.column}{about}"
+
+    def is_about(self, checkpoint: str, family: str) -> bool:
+        """Return whether it is about one checkpoint, of which this is the name in lower case, or its family."""
+        return not self.models and (not self.of or family in self.of or checkpoint in self.of)
+
+
+def family_of(name: str) -> str:
+    """Return whose claims judge a checkpoint, `bert` or `roberta`, by its model type, or by its name if that says it."""
+    return "roberta" if any(family in name for family in CLS_FAMILIES) else "bert"
 
 
 @dataclass(frozen=True)
@@ -90,6 +114,9 @@ class Study:
     models: Mapping[str, str] = field(default_factory=dict)  # key of --language_models -> model that it has otherwise
     choose_on: str = ""  # label of the dev column that selects the best row
     also: Mapping[str, str] = field(default_factory=dict)  # suffix of further rows of the same cells -> their field
+    seeds: int = 3  # ten where a cell of the embedded model takes less than a minute
+    ranks: str = ""  # file of words in the data folder, which are counted in the corpus of each row
+    untested: str = ""  # why no results of it are kept
     paper: str = ""  # what the paper concludes, in words
     claims: tuple[Claim, ...] = ()  # the same as differences between rows; `mirror.studies.scores` judges them
     note: str = ""  # differences from the paper
@@ -129,7 +156,7 @@ def _study(table: dict, stages: Mapping[str, Stage]) -> Study:
         names = {setting: row_name.format(*setting) for setting in product(*grid.values())}
         rows = {name: {"flags": dict(zip(grid, setting, strict=True))} for setting, name in names.items()}
         changed_once = [name for setting, name in names.items() if sum(map(ne, setting, chosen)) == 1]
-        claims = [[row_name.format(*chosen), changed_once, table["choose_on"]]]
+        claims = [[row_name.format(*chosen), changed_once, table["choose_on"], CLOSE]]
     printed = table.pop("printed", None)
     labels = CMLM_TASKS.get(printed, {})  # column of the paper -> task
     defaults = {"tasks": list(labels.values())} | {key: table.pop(key) for key in CELL_FIELDS & table.keys()}
@@ -152,10 +179,18 @@ def _study(table: dict, stages: Mapping[str, Stage]) -> Study:
             table["baselines"] = table["baselines"] | {name: scores}
     if "models" in table:
         table["models"] = {key: str(PACKAGE / model) for key, model in table["models"].items()}
+    groups = {(): claims} | {
+        tuple(about.lower().split()): found for about, found in table.pop("claims_of", {}).items()
+    }
     table["claims"] = []
-    for higher, *others in claims:
-        lower, labels = ([each] if isinstance(each, str) else each for each in (*others, AVERAGE)[:2])
-        table["claims"] += [Claim(higher, row, label) for label in labels for row in lower]
+    for about, found in groups.items():
+        for higher, lower, labels, *within in ([*claim, AVERAGE] if len(claim) == 2 else claim for claim in found):
+            lower, labels = ([each] if isinstance(each, str) else each for each in (lower, labels))
+            table["claims"] += [
+                Claim(higher, row, label, *within or (0.0,), about) for label in labels for row in lower
+            ]
+    for models, higher, lower, labels in table.pop("claims_between", []):
+        table["claims"] += [Claim(higher, lower, label, models=tuple(models)) for label in labels]
     table["claims"] = tuple(table["claims"])
     return Study(cells=cells, columns=tuple(Column(label, **entry) for label, entry in columns.items()), **table)
 

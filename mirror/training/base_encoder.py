@@ -15,7 +15,7 @@ from mirror.common.errors import InputError
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.read_checkpoint import ROLES, checkpoint_settings, choose_prompt, warn_of_similarity
-from mirror.training.options import LEVEL_TEXTS
+from mirror.training.options import LEARNING_RATE, LEVEL_TEXTS, LEVELS
 
 
 if TYPE_CHECKING:
@@ -108,7 +108,14 @@ def describe_base(name: str, pooling: str | None, head: nn.Sequential, args: Mir
         head: its modules after the pooling.
         changed: what `MirrorConfig.resolve_for` returned.
     """
-    name, texts = Path(name).name or "the model", LEVEL_TEXTS[args.level]
+    name, preset = Path(name).name or "the model", LEVELS[args.level]
+    keys = [key for key in preset if key not in {*changed, "pooling"} and getattr(args, key) != preset[key]]
+    keys += [] if args.learning_rate == LEARNING_RATE else ["learning_rate"]
+    differences = [f"--{key} {getattr(args, key)}" for key in keys]
+    differences += ["a mean without padding"] if args.pooling == "mean" else []  # the released code averages over it
+    differences += [] if args.validation_samples == 0 else ["at most a tenth held out"]
+    differences += ["no repeated texts (--keep_duplicates)"]
+    texts = f"{LEVEL_TEXTS[args.level]}, except: {', '.join(differences)}"
     if pooling is None:
         return f"base: {name} is a masked language model; settings of the paper for {texts}"
     if args.pooling != pooling:

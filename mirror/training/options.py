@@ -63,7 +63,8 @@ LEVEL_TEXTS = {"word": "words", "phrase": "phrases", "sentence": "sentences"}
 # The paper's rate. Adam moves every weight by about the rate, so the output of a layer moves in proportion to its
 # width, and the embedded model, which is 256 wide instead of 768, needs more: chosen on STS-B dev (docs/results.md).
 LEARNING_RATE, EMBEDDED_LEARNING_RATE = 2e-5, 1e-4
-# Appendix B: only BERT on sentences is mean-pooled, all other models take the first token.
+# Appendix B takes the mean for BERT on sentences, and the first token for all other models: of its own models those of
+# RoBERTa's kind. What it never tried, as every other architecture here, is pooled like BERT.
 CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")
 # The built-in losses: the name of --loss, and the class with a `from_config` that makes it. A new loss is one class
 # and one line.

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -28,17 +30,33 @@ def test_rows_and_neighbors_by_hand():
     assert geometry.distinct_rows([["a", "b", "c"], ["x", "y", "z"]]) == [0, 1, 2]
     angles = np.radians([[0.0, 50.0], [2.0, 120.0]])  # (2 languages, 2 rows)
     vectors = np.stack([np.cos(angles), np.sin(angles)], axis=2).astype(np.float32)
-    np.testing.assert_array_equal(geometry.nearest_others(vectors), [[2, 2], [0, 1]])  # never the query itself
+    np.testing.assert_array_equal(geometry.nearest_others(vectors)[..., 0], [[2, 2], [0, 1]])  # never the query itself
+    np.testing.assert_array_equal(geometry.nearest_others(vectors, 2), [[[2, 1], [2, 0]], [[0, 1], [1, 2]]])
+    copies = geometry.nearest_others(np.ones((2, 3, 4), np.float32), 2)  # six equal vectors
+    assert not (copies == np.arange(6).reshape(2, 3, 1)).any()
 
 
 def test_the_score_does_not_depend_on_the_sign_of_eigenvectors(monkeypatch):
     vectors = np.random.default_rng(0).normal(size=(50, 4)) + 1
-    before = geometry.isotropy_score(vectors, geometry.eigenvectors(vectors))
+    before, rows = geometry.isotropy_score(vectors, geometry.eigenvectors(vectors)), geometry.describe(vectors)
     eigh = np.linalg.eigh
     monkeypatch.setattr(np.linalg, "eigh", lambda matrix: (eigh(matrix)[0], -eigh(matrix)[1]))
     assert geometry.isotropy_score(vectors, geometry.eigenvectors(vectors)) == before
     flipped = geometry.isotropy_score(vectors, -geometry.eigenvectors(vectors))
     assert flipped != pytest.approx(before, rel=1e-3)  # without the sign convention it would
+    assert geometry.describe(vectors)["isotropy_score_rows"] == rows["isotropy_score_rows"]
+
+
+def test_the_score_of_the_rows_is_a_mean_over_the_signs_of_eigenvectors():
+    """All 2^4 signs in four dimensions. Twenty draws come close to their mean, which one draw need not."""
+    vectors = np.random.default_rng(0).normal(size=(200, 4)) * [1, 2, 3, 4] + [0, 0, 1, 1]
+    columns = np.linalg.eigh(vectors.T @ vectors)[1]
+    scores = []
+    for signs in itertools.product((-1, 1), repeat=4):
+        sums = np.exp(vectors @ (columns * signs).T).sum(axis=0)  # the rows of the matrix of signed eigenvectors
+        scores.append(sums.min() / sums.max())
+    rows = geometry.describe(vectors)["isotropy_score_rows"]
+    assert rows == pytest.approx(np.mean(scores), abs=3 * np.std(scores) / geometry.SIGNS**0.5)
 
 
 def test_published_values_match_the_rows_of_the_eigenvector_matrix():
@@ -106,6 +124,9 @@ def test_a_language_direction_reduces_neutrality(tmp_path):
     neutral, biased = (task.score(encoder(weight), tmp_path) for weight in (0.0, 3.0))
     assert (neutral["accuracy"], neutral["own_language"], neutral["num_examples"]) == (1, 0, 14000)
     assert neutral["main_score"] > 0.9
+    # The six nearest are the six translations.
+    assert (neutral["neutrality_ranked"], neutral["own_language_ranked"]) == (pytest.approx(1), 0)
+    assert (biased["neutrality_ranked"], biased["own_language_ranked"]) == (pytest.approx(0), pytest.approx(1))
     assert (biased["own_language"], biased["main_score"]) == (pytest.approx(1), pytest.approx(0))
     np.testing.assert_allclose(np.array(neutral["matrix"]).sum(axis=1), [1] * 7, atol=1e-4)
 

@@ -20,6 +20,7 @@ from mirror.common.errors import InputError, run_main
 from mirror.studies import jobs, runner, setup
 from mirror.studies.study import STUDIES, Cell, Study
 from mirror.training.arguments import parse_arguments
+from tests.evaluation.folder import write_tsv
 from tests.studies.fakes import FAKE_MIRROR, RG65, STUDY, calls, run, start_here, value, write_inputs
 
 
@@ -77,15 +78,15 @@ def test_each_cell_is_run_once_and_reported(published_model, workplace, monkeypa
     page = (workplace / "out/table.md").read_text()
     assert "| after | 0.4400 ± 0.1100 |\n| published | 0.2500 |\n| difference | +0.1900 |" in page
     # mean .34, standard deviation .11, half the interval 4.3027 x .11 / sqrt(3)
-    line = "| after above before: rg65 |  | +0.3400 (+0.0667 to +0.6133) | agrees |\n"
-    assert f"{line}\nVerdict: agrees (1 of 1).\n" in page
+    line = "| after above before: rg65 |  | +0.3400 (+0.0667 to +0.6133) | as in the paper |\n"
+    assert f"{line}\nVerdict: agrees (1 as in the paper).\n" in page
     run_on = "\n- 1 thread of an abacus, python 3.14, torch 9.1, transformers 8.2, sentence-transformers 7.3\n"
     assert page.count(run_on) == 1
     assert "Not done" not in page and capsys.readouterr().out.count("| before | 0.1000 |") == 3
     assert (workplace / "out/figure.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (workplace / "out/figure.svg").read_text()
     facts = json.loads((workplace / "out/study.json").read_text())
-    assert (facts["study"], facts["model"]) == ("small", str(published_model))
+    assert (facts["study"], facts["model"], facts["model_type"]) == ("small", str(published_model), "bert")
     assert facts["published"] == {"after": {"rg65": 0.25}} and facts["notes"] in page
     assert len((workplace / "out/results.csv").read_text().splitlines()) == 5
     assert not list((workplace / "out").glob("*/model"))
@@ -114,6 +115,27 @@ def test_a_dry_run_writes_nothing(bert_folder, workplace, monkeypatch, capsys, c
     assert capsys.readouterr().out.split() == ["before", "after-seed33", "after-seed44", "after-seed55"]
     message = "4 cells: 0 done, 4 to run now, which takes an unknown time until the first cell is done"
     assert message in caplog.text and not (workplace / "out").exists() and not calls(workplace)
+
+
+def test_a_study_has_its_own_number_of_seeds(bert_folder, workplace, monkeypatch, capsys):
+    monkeypatch.setitem(STUDIES, "small", replace(STUDY, seeds=10))
+    run(monkeypatch, workplace, bert_folder, "--dry_run")
+    seeds = range(33, 133, 11)
+    assert capsys.readouterr().out.split() == ["before", *(f"after-seed{seed}" for seed in seeds)]
+
+
+def test_the_words_of_a_task_are_counted_in_the_corpus_of_each_row(bert_folder, workplace, monkeypatch):
+    """Figure 8's blue bars. A corpus that is missing has none."""
+    rows = [("red", "green", 1), ("Red", "blue", 2), ("null", "gray", 3)]
+    write_tsv(workplace / "data/multisimlex/ENG.tsv", ("word1", "word2", "score"), rows)
+    for name, words in (("10.txt", "red\nRED\nblue\nwhite\n"), ("20.txt", "null\n")):
+        (workplace / "data/mirror_corpus" / name).write_text(words)
+    cells = tuple(Cell(row, ("rg65",), (f"{row}.txt",), "word") for row in ("10", "20", "30"))
+    ranked = Study("Figure: ranks", cells, RG65, figure="curve", ranks="multisimlex/ENG.tsv")
+    monkeypatch.setitem(STUDIES, "small", ranked)
+    run(monkeypatch, workplace, bert_folder, "--seeds", 33, "--skip_missing")
+    assert json.loads((workplace / "out/study.json").read_text())["ranks"] == {"10": 2, "20": 1}
+    assert "words of the test set" in (workplace / "out/figure.svg").read_text()
 
 
 # ---- The same work as before -------------------------------------------------------------------------------------------
@@ -303,7 +325,7 @@ def test_a_published_model_is_trained_by_its_recipe_and_the_page_says_so(publish
     run(monkeypatch, workplace, published_model, "--seeds", 33, "--modern", "--output_dir", workplace / "modern")
     settings = trained_with(workplace, 1)
     assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == (None, None, False)
-    assert "Settings: this project's defaults (--modern)" in (workplace / "modern/table.md").read_text()
+    assert "Settings: this project's defaults (--modern; " in (workplace / "modern/table.md").read_text()
 
 
 def test_each_language_has_its_own_model_words_and_encoder(bert_folder, published_model, workplace, monkeypatch):

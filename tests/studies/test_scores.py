@@ -1,4 +1,4 @@
-"""Scores, tables, verdicts and correlations of a study against values derived by hand."""
+"""Scores, tables and correlations of a study against values derived by hand."""
 
 from __future__ import annotations
 
@@ -11,22 +11,15 @@ from scipy.stats import spearmanr
 from mirror.common.errors import InputError
 from mirror.studies.cell import agreement, own_text_of
 from mirror.studies.scores import (
-    Base,
-    Score,
     collect,
     correlations,
-    difference,
     format_csv,
-    format_differences,
     format_runs,
     format_table,
-    judge,
-    printed_difference,
     published_beside,
     published_scores,
-    verdict,
 )
-from mirror.studies.study import STUDIES, Cell, Claim, Column, Study
+from mirror.studies.study import STUDIES, Cell, Column, Study
 from mirror.training.record import RunRecord
 
 
@@ -52,12 +45,6 @@ RECORDS = [
     record("after", 44, a=0.6, b=0.8),
     record("after", 55, a=0.7, b=1.2),
 ]
-BASE = Score({None: 0.5})
-
-
-def scores(*values: float) -> Score:
-    return Score(dict(zip((33, 44, 55), values, strict=False)))
-
 
 # ---- Tables ----------------------------------------------------------------------------------------------------------
 
@@ -98,6 +85,8 @@ def test_each_part_of_a_row_fills_its_own_columns_and_further_rows_report_other_
     study = Study("S", cells, columns, also={"halved": "extra"})
     records = [record("r", None, "word", t=0.5), record("r", None, "phrase", t=0.8)]
     found = collect(study, records)
+    nested = replace(study, columns=(Column("b", "t", "a.b"), Column("newer", "t", "a.c")), also={})
+    assert collect(nested, [{**records[0], "tasks": {"t": {"a": {"b": 0.3}}}}])["r"]["b"].mean == 0.3
     assert (found["r"]["words"].mean, found["r"]["names"].mean, found["r, halved"]["words"].mean) == (0.5, 0.4, 0.25)
     rows = list(csv.DictReader(format_csv(study, records).splitlines()))
     assert [(row["row"], row["column"], row["field"], row["score"], row["seed"], row["seconds"]) for row in rows] == [
@@ -106,83 +95,6 @@ def test_each_part_of_a_row_fills_its_own_columns_and_further_rows_report_other_
         ("r", "names", "extra", "0.4", "", "3.5"),
         ("r, halved", "names", "extra", "0.4", "", "3.5"),
     ]
-
-
-# ---- Conclusions -----------------------------------------------------------------------------------------------------
-
-
-def test_seeds_are_compared_pairwise_and_the_base_model_with_every_seed():
-    """The seeds vary by far more than the difference, which is the same for each."""
-    gain = difference(scores(0.3, 0.5, 0.9), scores(0.2, 0.4, 0.8))
-    assert gain.values == pytest.approx((0.1, 0.1, 0.1)) and judge(gain) == "agrees"
-    assert difference(Score({33: 0.5, 44: 0.7}), Score({44: 0.6, 55: 0.1})).by_seed == pytest.approx({44: 0.1})
-    assert difference(Score({33: 0.5}), Score({44: 0.6})) is None
-    assert difference(scores(0.6, 0.7), BASE).by_seed == pytest.approx({33: 0.1, 44: 0.2})
-    assert difference(BASE, scores(0.6, 0.7)).by_seed == pytest.approx({33: -0.1, 44: -0.2})
-
-
-@pytest.mark.parametrize(
-    ("gain", "judgement"),
-    [
-        (scores(0.10, 0.11, 0.12), "agrees"),
-        (scores(-0.10, -0.11, -0.12), "does not agree"),
-        (scores(0.1, 0.2, 0.3), "not shown"),  # from -.05 to .45
-        (scores(0.0, 0.0, 0.0), "not shown"),
-        (scores(0.3), "one seed"),
-        (Score({None: 0.3}), "agrees"),  # two base models
-        (Score({None: -0.3}), "does not agree"),
-    ],
-)
-def test_a_difference_is_judged_by_its_interval(gain, judgement):
-    assert judge(gain) == judgement
-
-
-@pytest.mark.parametrize(
-    ("judgements", "expected"),
-    [
-        (["agrees", "agrees"], "agrees (2 of 2)"),
-        (["agrees", "not shown"], "agrees in part (1 of 2)"),
-        (["agrees", "does not agree"], "agrees in part (1 of 2)"),
-        (["not shown", "does not agree"], "does not agree (0 of 2)"),
-        (["one seed", "one seed"], "not testable with one seed (0 of 2; 2 with one seed)"),
-        (["one seed", "agrees"], "agrees (1 of 2; 1 with one seed)"),
-        (["one seed", "not shown"], "does not agree (0 of 2; 1 with one seed)"),
-    ],
-)
-def test_the_verdict_on_all_conclusions(judgements, expected):
-    assert verdict(judgements) == expected
-
-
-def test_the_table_of_conclusions():
-    study = replace(
-        STUDY,
-        published={"bert-base-uncased": {"before": {"a": 0.2}, "after": {"a": 0.5}}},
-        claims=(Claim("after", "before", "a"), Claim("before", "after", "b"), Claim("after", "before", "c")),
-    )
-    found = {"before": {"a": BASE, "b": BASE}, "after": {"a": scores(0.6, 0.6, 0.6), "b": scores(0.4)}}
-
-    def format_with(scores: dict, published: dict) -> str:
-        base = Base(study, [], {"published": published})
-        base.__dict__["scores"] = scores
-        return format_differences(study, {"here": base})
-
-    assert format_with(found, {}).splitlines() == [
-        "| difference | in the paper | here |  |",
-        "| --- | ---: | ---: | --- |",
-        "| after above before: a | +0.3000 | +0.1000 (+0.1000 to +0.1000) | agrees |",
-        "| before above after: b |  | +0.1000 | one seed |",
-    ]
-    beside = {"before": {"a": 0.1}, "after": {"a": 0.15}}  # of the model itself
-    assert "| after above before: a | +0.0500 |" in format_with(found, beside)
-    assert format_with({"before": {}, "after": {}}, {}) == ""
-
-
-def test_a_published_difference_is_within_one_model():
-    published = {"some-model": {"one": {"a": 0.1}}, "bert-base-uncased": {"other": {"a": 0.5}}}
-    study = Study("S", (), (Column("a", "a"),), published=published)
-    assert printed_difference(study, Claim("other", "one", "a"), ["a"], {}) is None
-    controlled = Claim("no dropout", "controlled dropout", "sts12")  # of RoBERTa: Table 8 has no BERT
-    assert printed_difference(STUDIES["table8"], controlled, ["sts12"], {}) == pytest.approx(0.562 - 0.452)
 
 
 # ---- Label-free criteria ---------------------------------------------------------------------------------------------

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from torch import nn
 
+from mirror.training.base_encoder import describe_base
 from mirror.training.config import MirrorConfig
 from mirror.training.options import ENCODER_SETTINGS, LEVELS
 from tests.tiny_trainer import make_trainer
@@ -70,6 +72,40 @@ def test_the_steps_of_an_encoder_are_at_most_one_pass(texts, flags, steps, tmp_p
     config.resolve_for("a/model", "bert", "mean")
     config.at_most_one_pass(texts)
     assert config.max_steps == steps
+
+
+HELD_OUT, DISTINCT = "at most a tenth held out", "no repeated texts (--keep_duplicates)"
+
+
+@pytest.mark.parametrize(
+    ("model", "model_type", "flags", "differences"),
+    [
+        ("bert-base-uncased", "bert", {}, ["a mean without padding", HELD_OUT, DISTINCT]),
+        ("roberta-base", "roberta", {}, [HELD_OUT, DISTINCT]),
+        ("bert-base-uncased", "bert", {"level": "word"}, [HELD_OUT, DISTINCT]),
+        ("bert-base-uncased", "bert", {"pooling": "mean_padded", "validation_samples": 0}, [DISTINCT]),
+        (
+            *("roberta-base", "roberta", {"temperature": 0.1, "learning_rate": 5e-5, "validation_samples": 0}),
+            ["--temperature 0.1", "--learning_rate 5e-05", DISTINCT],
+        ),
+    ],
+)
+def test_the_start_says_what_differs_from_the_settings_of_the_paper(model, model_type, flags, differences):
+    config = MirrorConfig(**flags)
+    changed = config.resolve_for(model, model_type)
+    line = describe_base(model, None, nn.Sequential(), config, changed)
+    assert line.startswith(f"base: {model} is a masked language model; settings of the paper for ")
+    assert line.partition(", except: ")[2] == ", ".join(differences)
+
+
+def test_the_start_with_an_encoder_does_not_name_its_own_settings_twice():
+    config = MirrorConfig()
+    line = describe_base("a/model", "mean", nn.Sequential(), config, config.resolve_for("a/model", "bert", "mean"))
+    assert line == (
+        "base: model is an encoder already (mean pooling); settings for adapting: --augmentation delete "
+        "--augmentation_rate 0.2 --max_steps 20; the others of the paper for sentences, except: a mean without padding, "
+        f"{HELD_OUT}, {DISTINCT} (docs/adapt.md)"
+    )
 
 
 def test_a_stream_which_has_no_passes_is_trained_on_for_the_steps_of_an_encoder(bert_folder, sentences, tmp_path):
