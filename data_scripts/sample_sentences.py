@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_scripts.corpus_files import add_sampling, draw_sample, write_corpus
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.data.files import check_text_file, expand_paths, open_file
+from mirror.data.files import check_file, check_text_file, expand_paths
+from mirror.data.tables import columns_of, read_rows
 
 
 def main() -> None:
@@ -81,13 +82,11 @@ def sentences_of(path: Path, columns: list[str] | None, no_header: bool) -> Iter
     if no_header:
         yield from _numbered_columns(path, columns)
         return
-    rows = open_file(path, streaming=False)
-    wanted = columns or (rows.column_names if len(rows.column_names) == 1 else ["text"])
-    for column in wanted:
-        if column not in rows.column_names:
-            raise InputError(f"{path} has no column '{column}'; it has {', '.join(rows.column_names)}; use --columns")
-    for row in rows.select_columns(wanted):
-        yield from ("" if row[column] is None else str(row[column]) for column in wanted)
+    check_file(path)
+    found = columns_of(path)
+    wanted = columns or (found if len(found) == 1 else ["text"])
+    for _, sentences in read_rows(str(path), wanted, choose="use --columns"):
+        yield from sentences
 
 
 def _numbered_columns(path: Path, columns: list[str] | None) -> Iterator[str]:

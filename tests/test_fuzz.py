@@ -69,7 +69,7 @@ def text_file(content: str) -> None:
     """Check that rows are lines, which only a newline ends, and that a byte-order mark is no part of the first one."""
     rows = read("txt", content.encode())
     if rows is not None:
-        assert rows == distinct(one_newline(content.removeprefix("\ufeff")).split("\n"))
+        assert rows == distinct(content.removeprefix("\ufeff").split("\n"))
 
 
 def json_lines(texts: list[str]) -> None:

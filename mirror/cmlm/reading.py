@@ -7,21 +7,23 @@ import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby
 from pathlib import Path
 
 import sentencex
-from datasets import ClassLabel, Dataset, IterableDataset, Value
+from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from mirror.cmlm.model import NLI_LABELS
 from mirror.cmlm.options import CMLMDataArguments
 from mirror.common.errors import InputError
-from mirror.data.cache import load_dataset, map_rows
+from mirror.data.cache import map_rows
 from mirror.data.cleaning import clean
-from mirror.data.corpus import as_strings, load_corpus, pick_columns
-from mirror.data.files import check_text_file, expand_paths, open_file, reading
+from mirror.data.corpus import load_corpus, text_rows
+from mirror.data.files import check_text_file, expand_paths
+from mirror.data.formats import lines_of
 from mirror.data.source import CorpusSource
+from mirror.data.tables import check_columns, columns_of, read_table, rows_of_file
 
 
 logger = logging.getLogger(__name__)
@@ -55,9 +57,7 @@ def read_documents(source: CorpusSource, line_is_document: bool = False) -> Part
             parts.append(load_corpus(replace(source, train_file=(str(path),))).rows)
             continue
         check_text_file(path)
-        options = {"encoding": "utf-8-sig", "sample_by": "paragraph", "split": "train", "streaming": source.streaming}
-        with reading(str(path)):
-            documents = load_dataset("text", data_files=glob.escape(str(path)), **options)
+        documents = rows_of_file(path, paragraphs, {}, ["text"], source.streaming)
         if source.max_train_samples:
             documents = documents.take(source.max_train_samples)
         if not source.streaming and len(documents) == 1:
@@ -65,6 +65,13 @@ def read_documents(source: CorpusSource, line_is_document: bool = False) -> Part
             logger.warning("%s; if each line is a document, pass --line_is_document", reason)
         parts.append(documents)
     return parts
+
+
+def paragraphs(path: str) -> Iterator[list[str]]:
+    """Yield the parts of a txt file between its empty lines, each as a row of one text."""
+    for is_empty, lines in groupby(lines_of(Path(path)), key=lambda line: not line):
+        if not is_empty:
+            yield ["\n".join(lines)]
 
 
 def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -> list[Dataset]:
@@ -75,9 +82,9 @@ def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -
         columns: names of the two columns. Default: the first two that contain text, `label` apart.
     """
     parts = []
-    for path, table in _open_tables(flag, names):
-        source = CorpusSource(pair_columns=_text_columns(path, table, columns))
-        rows = clean(pick_columns(table, str(path), source)).rows
+    for path in _paths(flag, names):
+        source = CorpusSource(train_file=[glob.escape(str(path))], pair_columns=_text_columns(path, columns))
+        rows = clean(text_rows(source)).rows
         if not len(rows):
             raise InputError(f"{path}: no pair of texts in it")
         parts.append(rows)
@@ -91,22 +98,15 @@ def read_labeled_pairs(names: Sequence[str], columns: Sequence[str] | None, labe
     """
     parts, known = [], {name: number for number, name in enumerate(NLI_LABELS)} | {"0": 0, "1": 1, "2": 2}
     known |= dict.fromkeys(NO_GOLD_LABEL)
-    for path, table in _open_tables("--nli_file", names):
-        first, second = _text_columns(path, table, columns, label)
-        if label not in table.column_names:
-            found = ", ".join(table.column_names)
-            raise InputError(f"{path} has no column '{label}'; it has {found}; choose with --label_column")
-        feature = table.features[label]
-        if isinstance(feature, ClassLabel):  # by name, because the numbers of a dataset may have another order
-            given = [NO_GOLD_LABEL[0] if value == -1 else feature.int2str(value) for value in table[label]]
-        else:
-            given = as_strings(table[label], str(path))
-        for row, name in enumerate(given, start=1):
+    for path in _paths("--nli_file", names):
+        first, second = _text_columns(path, columns, label)
+        table = read_table(path, [first, second], [label], choose="choose with --label_column and --pair_columns")
+        for row, name in enumerate(table[label], start=1):
             if name.strip().lower() not in known:
                 expected = f"{', '.join(NLI_LABELS)}, or 0, 1, 2 in that order"
                 raise InputError(f"{path}, row {row}: label '{name}'; expected {expected}")
-        texts = {"text": as_strings(table[first], str(path)), "text_pair": as_strings(table[second], str(path))}
-        rows = Dataset.from_dict(texts | {"label": [known[name.strip().lower()] for name in given]})
+        texts = {"text": table[first][:], "text_pair": table[second][:]}
+        rows = Dataset.from_dict(texts | {"label": [known[name.strip().lower()] for name in table[label]]})
         rows = rows.filter(lambda row: row["label"] is not None)
         if not len(rows):
             raise InputError(f"{path}: no labeled pair in it")
@@ -116,25 +116,22 @@ def read_labeled_pairs(names: Sequence[str], columns: Sequence[str] | None, labe
     return parts
 
 
-def _open_tables(flag: str, names: Sequence[str]) -> Iterator[tuple[Path, Dataset]]:
+def _paths(flag: str, names: Sequence[str]) -> list[Path]:
     try:
-        paths = expand_paths(names)
+        return expand_paths(names)
     except InputError as error:
         raise InputError(f"{flag} {error}") from None
-    return ((path, open_file(path, streaming=False)) for path in paths)
 
 
-def _text_columns(path: Path, table: Dataset, given: Sequence[str] | None, label: str = "label") -> tuple[str, str]:
-    """Return the names of the two given columns, or of the first two columns of strings that are not the label."""
-    if not given:
-        strings = Value("string"), Value("large_string")
-        given = [name for name, feature in table.features.items() if feature in strings and name != label][:2]
-        if len(given) < 2:
-            raise InputError(f"{path}: two columns of text expected, found {', '.join(given) or 'none'}")
-    if absent := [column for column in given if column not in table.column_names]:
-        found = ", ".join(table.column_names)
-        raise InputError(f"{path} has no column '{absent[0]}'; it has {found}; choose two with --pair_columns")
-    return tuple(given)
+def _text_columns(path: Path, given: Sequence[str] | None, label: str = "label") -> list[str]:
+    """Return the names of the two given columns, or of the first two columns of texts that are not the label."""
+    if given:
+        check_columns(str(path), given, columns_of(path), "choose two with --pair_columns")
+        return list(given)
+    found = [name for name in columns_of(path, only_texts=True) if name != label][:2]
+    if len(found) < 2:
+        raise InputError(f"{path}: two columns of text expected, found {', '.join(found) or 'none'}")
+    return found
 
 
 def split_sentences(document: str, language: str) -> list[str]:

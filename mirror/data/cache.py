@@ -1,21 +1,26 @@
-"""The cache of `datasets`: maps are found again by their code and parameters, and truncated files are written again.
+"""The cache of `datasets`: rows of files are found again by content, maps by their code and parameters.
 
 Cache files are Arrow streams. A file that was truncated by a power failure or a full disk fails to open or, if the cut is between
-two batches of rows, opens as a shorter one. Only a complete file ends with the end mark. Changed bytes are not detected.
+two batches of rows, opens as a shorter one. Only a complete file ends with the end mark; others are written again. Changed bytes are not detected.
 """
 
 from __future__ import annotations
 
 import errno
 import functools
+import hashlib
 import inspect
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 
 import datasets
 import pyarrow as pa
@@ -28,20 +33,99 @@ from mirror.common.errors import InputError, one_line
 
 logger = logging.getLogger(__name__)
 
+BATCH_ROWS = 1000
+BATCH_CHARACTERS = 1 << 24
 END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
 
 
 def load_dataset(*args, **options) -> Dataset | IterableDataset:
-    """Call `datasets.load_dataset` for one split. Truncated cache files are written again."""
+    """Call `datasets.load_dataset` for one split. Truncated cache files are written again.
+
+    The rows of a local folder are found again by the content of its files. `datasets` would go by path and time.
+    """
+    if (folder := Path(args[0])).is_dir() and not options.get("streaming"):
+        digest = digest_of_files(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
+        options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE) / "mirror-folders" / digest)
 
     def load(afresh: bool) -> Dataset | IterableDataset:
         if afresh:
             for path in _damaged_infos():
                 path.unlink()
-        mode = {"download_mode": "reuse_cache_if_exists"} if afresh else {}  # downloads are kept
+        builder = datasets.load_dataset_builder(*args, cache_dir=options.get("cache_dir"))
+        # Rows with `type` and `payload` would be read as the trace of an agent, without their other columns.
+        mode = {"parse_agent_traces": False} if hasattr(builder.config, "parse_agent_traces") else {}
+        mode |= {"download_mode": "reuse_cache_if_exists"} if afresh else {}  # downloads are kept
         return datasets.load_dataset(*args, **options, **mode)
 
     return _retry_truncated(load)
+
+
+def stored_rows(
+    path: Path,
+    generate: Callable[[], Iterable[list[str]]],
+    columns: Sequence[str],
+    arguments: object,
+    modules: Sequence[ModuleType],
+) -> Dataset:
+    """Return the rows of strings that `generate()` makes of a file. They are written once, as a file of the cache.
+
+    The cache file is identified by the content of the file, the columns, the arguments and the source of the modules.
+    """
+    sources = [inspect.getsource(module) for module in modules]
+    before = path.stat()
+    key = Hasher.hash((digest_of_files(path.parent, [path]), list(columns), arguments, sources))
+    place = Path(datasets.config.HF_DATASETS_CACHE) / "mirror-texts" / f"{key}.arrow"
+    with _cache_errors():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        is_stored = place.is_file()
+    if is_stored and not _has_end(place):
+        logger.warning("a file of the datasets cache is truncated and is written again (%s)", place)
+        is_stored = False
+    if not is_stored:
+        # A process id would not keep two containers apart that share the folder.
+        temporary = place.with_name(f"_{key}.{uuid.uuid4().hex}.tmp")
+        try:
+            with _cache_errors():
+                with temporary.open("wb") as file, pa.ipc.new_stream(file, text_schema(columns)) as writer:
+                    for batch in arrow_batches(generate(), columns):
+                        writer.write_batch(batch)
+            after = path.stat()
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise InputError(f"{path} changed while it was read; run the same command again")
+            temporary.replace(place)
+        finally:
+            temporary.unlink(missing_ok=True)
+    rows = Dataset.from_file(str(place))
+    rows._fingerprint = key  # `from_file` takes the time of the file, which says nothing about the rows
+    return rows
+
+
+def arrow_batches(rows: Iterable[list[str]], columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Yield rows of strings as batches: a thousand rows, or fewer if they are long."""
+    schema, batch, size = text_schema(columns), [], 0
+    for row in chain(rows, [None]):
+        if row is not None:
+            batch.append(row)
+            size += len(row[0])
+        if batch and (row is None or len(batch) == BATCH_ROWS or size > BATCH_CHARACTERS):
+            yield pa.record_batch([pa.array(cells, pa.string()) for cells in zip(*batch, strict=True)], schema=schema)
+            batch, size = [], 0
+
+
+def text_schema(columns: Sequence[str]) -> pa.Schema:
+    """Return the schema of columns of strings."""
+    return pa.schema([(name, pa.string()) for name in columns])
+
+
+def digest_of_files(folder: Path, paths: Iterable[Path]) -> str:
+    """Return the SHA-256 of the content of files, and of their names in the folder."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode("utf-8", "surrogateescape"))
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 def map_rows(
@@ -116,16 +200,26 @@ def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
         return repr([(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())])
 
 
+@contextmanager
+def _cache_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        cache, place = str(datasets.config.HF_DATASETS_CACHE), str(error.filename or error)
+        is_of_cache = cache in place or (error.filename and cache.startswith(place))  # a parent that cannot be made
+        if is_of_cache and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            reason = f"the datasets cache {cache} cannot be written ({error.strerror})"
+            raise InputError(f"{reason}; set HF_DATASETS_CACHE to another folder") from error
+        raise
+
+
 def _retry_truncated(make: Callable[[bool], Dataset | IterableDataset]) -> Dataset | IterableDataset:
     try:
-        rows = make(False)
+        with _cache_errors():
+            rows = make(False)
         files = [] if isinstance(rows, IterableDataset) else [Path(file["filename"]) for file in rows.cache_files]
         truncated = [str(path) for path in files if not _has_end(path)]
     except (OSError, pa.ArrowInvalid, json.JSONDecodeError) as error:
-        cache = str(datasets.config.HF_DATASETS_CACHE)
-        if getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS) and cache in str(error):
-            reason = f"the datasets cache {cache} cannot be written ({error.strerror})"
-            raise InputError(f"{reason}; set HF_DATASETS_CACHE to another folder") from error
         # Subclasses of these mean something else: a missing file, or the network.
         if type(error) not in (OSError, pa.ArrowInvalid, json.JSONDecodeError) or getattr(error, "errno", None):
             raise

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
@@ -14,30 +17,37 @@ from mirror.common.errors import InputError, one_line
 from mirror.data.cache import load_dataset, map_rows
 from mirror.data.cleaning import Corpus, clean, find_near_duplicates
 from mirror.data.docstrings import collect, training_texts
-from mirror.data.files import expand_paths, open_file, reading
+from mirror.data.files import check_file, ending_of, expand_paths, reading
 from mirror.data.source import CorpusSource, source_name
+from mirror.data.tables import check_columns, check_ids, columns_of, read_rows, rows_of_file
 
 
 logger = logging.getLogger(__name__)
 
+Table = Any  # a data frame of pandas or another library, or a mapping: columns by their names
+Texts = Corpus | Dataset | IterableDataset | Table | Iterable[str] | str | Path
+AS_SPELLED = r"(large_)?(string|binary)|u?int|bool|null"  # types whose values print as a file would spell them
 
-def load_corpus(source: CorpusSource | str | Sequence[str]) -> Corpus:
+
+def load_corpus(source: CorpusSource | str | Path | Sequence[str | Path] | Table, **options) -> Corpus:
     """Read, check and clean texts to train on. Of equal rows the first is kept.
 
-    >>> load_corpus("notes/*.txt").rows["text"][0]
+    >>> load_corpus("products.csv", text_column=["title", "description"]).rows["text"][0]
 
     Args:
-        source: names or globs of files (txt with one text per line, csv, tsv, json, jsonl, parquet, each also as .gz), or
-            a `CorpusSource` for everything else.
+        source: a name or glob of files (txt with one text per line, csv, tsv, json, jsonl, parquet, each also as .gz), a
+            folder of them, a list of these, a data frame, or a `CorpusSource`.
+        options: fields of `CorpusSource`, unless `source` is one.
 
     Raises:
         InputError: a file is missing, empty, not text or without the column. Names it, and the line if there is one.
     """
+    if hasattr(source, "columns"):
+        return as_corpus(source, CorpusSource(**options))
     if not isinstance(source, CorpusSource):
-        source = CorpusSource(train_file=[source] if isinstance(source, str) else list(source))
-    parts = [pick_columns(part, name, source) for name, part in open_parts(source)]
-    rows = concatenate_datasets(parts) if len(parts) > 1 else parts[0]
-    return _corpus_of(rows, source, source_name(source))
+        names = [source] if isinstance(source, str | Path) else source
+        source = CorpusSource(train_file=[str(name) for name in names], **options)
+    return _corpus_of(text_rows(source), source, source_name(source))
 
 
 def load_training_corpus(source: CorpusSource) -> Corpus:
@@ -50,26 +60,60 @@ def load_training_corpus(source: CorpusSource) -> Corpus:
     return as_corpus(texts, source)
 
 
-def as_corpus(texts: Corpus | Sequence[str] | Dataset | IterableDataset, source: CorpusSource | None = None) -> Corpus:
+def as_corpus(texts: Texts, source: CorpusSource | None = None) -> Corpus:
     """Return a corpus of texts in memory or in a dataset, cleaned as files are. A `Corpus` is returned unchanged.
 
-    `texts` are strings, or a dataset with the column `text`, and `text_pair` for pairs. Raises an `InputError` if the
-    column does not exist, or there is no text.
+    Args:
+        texts: strings in any iterable, such as a list, a generator, a pandas Series or a NumPy array; a data frame or
+            dataset with the column `text`, and `text_pair` for pairs; or the name of a file or folder, read as by
+            `load_corpus`.
+        source: other columns, and what to drop.
+
+    Raises:
+        InputError: the column does not exist, there is no text, or something is no text. Names its index.
     """
     if isinstance(texts, Corpus):
         return texts
-    source = source or CorpusSource()
-    if not isinstance(texts, (Dataset, IterableDataset)):
-        texts = Dataset.from_dict({"text": list(texts)})
-    if "text_pair" in (texts.column_names or ()) and source.pair_columns is None:
+    source, name = source or CorpusSource(), "train_dataset"
+    if isinstance(texts, str | Path):
+        return load_corpus(replace(source, train_file=[str(texts)], dataset_name=None))
+    if "text_pair" in _columns_in(texts) and source.pair_columns is None:
         source = replace(source, pair_columns=["text", "text_pair"])
-    return _corpus_of(pick_columns(texts, "train_dataset", source), source, "train_dataset")
+    if not isinstance(texts, Dataset | IterableDataset):
+        if isinstance(texts, Mapping) and texts and all(isinstance(part, Dataset) for part in texts.values()):
+            raise InputError(
+                f"{name}: several splits; choose one of {', '.join(texts)}, as in data['{next(iter(texts))}']"
+            )
+        if not isinstance(texts, Iterable):
+            raise InputError(f"{name}: {type(texts).__name__} holds no texts; pass a list of strings or a dataset")
+        columns = {"text": texts}
+        if names := _columns_in(texts):
+            columns = {column: texts[column] for column in _wanted_columns(names, name, source)}
+        texts = Dataset.from_dict({column: _strings(cells, column) for column, cells in columns.items()})
+    return _corpus_of(pick_columns(texts, name, source), source, name)
 
 
-def has_pairs(texts: Corpus | Sequence[str] | Dataset | IterableDataset) -> bool:
+def _columns_in(texts: Texts) -> list[str]:
+    """Return the names of the columns of a dataset or data frame, and none of a list of texts."""
+    names = texts if isinstance(texts, Mapping) else getattr(texts, "column_names", getattr(texts, "columns", None))
+    return [] if names is None else list(names)
+
+
+def _strings(cells: Iterable, column: str) -> list[str]:
+    texts = []
+    for index, cell in enumerate(cells):
+        if not isinstance(cell, str):
+            what = f"{one_line(repr(cell), 40)} ({type(cell).__name__})"
+            raise InputError(
+                f"train_dataset: index {index} of '{column}' is {what}, not a text; leave it out or make it a str"
+            )
+        texts.append(str(cell))  # a plain one of NumPy's
+    return texts
+
+
+def has_pairs(texts: Texts) -> bool:
     """Return whether the rows that `as_corpus` makes of `texts` have a second text."""
-    rows = texts.rows if isinstance(texts, Corpus) else texts
-    return "text_pair" in (getattr(rows, "column_names", None) or ())
+    return "text_pair" in _columns_in(texts.rows if isinstance(texts, Corpus) else texts)
 
 
 def read_batches(rows: Dataset | IterableDataset, batch_size: int, name: str) -> Iterator[dict[str, list]]:
@@ -82,7 +126,7 @@ def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str)
     is_stream = isinstance(rows, IterableDataset)
     if is_stream and source.near_duplicates == "drop":
         raise InputError("--near_duplicates drop compares all texts; leave out --streaming")
-    corpus = Corpus(rows.filter(_has_text), source) if is_stream else clean(rows, source)
+    corpus = Corpus(rows.filter(_have_text, batched=True), source) if is_stream else clean(rows, source)
     with reading(name):
         if next(iter(corpus.rows), None) is None:
             raise InputError(f"{name}: no text in it")
@@ -95,64 +139,145 @@ def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str)
     return corpus
 
 
-def open_parts(source: CorpusSource) -> Iterable[tuple[str, Dataset | IterableDataset]]:
-    """Yield the name and the rows of each file, or of the one dataset. Nothing is cleaned yet."""
-    if not source.dataset_name:
-        for path in expand_paths(source.train_file or ()):
-            yield str(path), open_file(path, source.streaming, source.strict)
-        return
-    options = {"split": source.dataset_split, "streaming": source.streaming}
-    with reading(f"--dataset_name {source.dataset_name}"):
-        rows = load_dataset(source.dataset_name, source.dataset_config_name, **options)
-    yield source.dataset_name, rows
+def text_rows(source: CorpusSource, strip: bool = True, id_column: str | None = None) -> Dataset | IterableDataset:
+    """Return all rows of files or of a dataset as strings, blank and repeated ones included, in their order.
+
+    Args:
+        strip: whether to take white space off both ends of the texts.
+        id_column: column of ids that are not empty and differ from row to row, which a stream is not checked for.
+
+    Returns:
+        Rows of `text`, `text_pair` for pairs, and `id` with an `id_column`.
+    """
+    if source.dataset_name:
+        name, options = source.dataset_name, {"split": source.dataset_split, "streaming": source.streaming}
+        with reading(f"--dataset_name {name}"):
+            rows = load_dataset(name, source.dataset_config_name, **options)
+        rows = pick_columns(rows, name, source, strip, id_column)
+    else:
+        paths = expand_paths(source.train_file or ())
+        parts = [_rows_of_one_file(path, source, strip, id_column) for path in paths]
+        rows, name = concatenate_datasets(parts) if len(parts) > 1 else parts[0], str(paths[0])
+    if id_column and isinstance(rows, Dataset):
+        check_ids(rows, "id", source_name(source))
+    return rows
+
+
+class RowForm(NamedTuple):
+    """The columns of a row that become its text or texts, and its id."""
+
+    texts: tuple[str, ...]
+    id_column: str | None
+    strip: bool
+    join: str | None  # separator of several texts that become one; None for pairs
+    pair_separator: str | None
+
+    @property
+    def names(self) -> list[str]:
+        is_pair = self.join is None or self.pair_separator
+        return ["text", *(["text_pair"] if is_pair else []), *(["id"] if self.id_column else [])]
+
+    def row(self, cells: list[str], name: str, number: int) -> list[str]:
+        """Return the cells of a row of `names`, made of those of the columns. `name` and `number` are for messages."""
+        count = len(self.texts)
+        if self.strip or count > 1:
+            cells[:count] = map(str.strip, cells[:count])
+        if self.join is not None and count > 1:
+            cells[:count] = [self.join.join(filter(None, cells[:count]))]
+        if self.pair_separator:
+            texts = [text.strip() for text in cells[0].split(self.pair_separator)] if cells[0].strip() else ["", ""]
+            if len(texts) != 2:
+                raise InputError(
+                    f"{name}, line {number}: {len(texts)} texts around '{self.pair_separator}', expected 2"
+                )
+            cells[:1] = texts
+        return cells
+
+
+def _form(source: CorpusSource, texts: Iterable[str], strip: bool, id_column: str | None) -> RowForm:
+    join = None if source.pair_columns else source.text_separator
+    return RowForm(tuple(texts), id_column, strip, join, source.pair_separator)
+
+
+def _choose(source: CorpusSource) -> str:
+    return f"choose with {'--pair_columns' if source.pair_columns else '--text_column'}"
+
+
+def _rows_of_one_file(
+    path: Path, source: CorpusSource, strip: bool, id_column: str | None
+) -> Dataset | IterableDataset:
+    check_file(path, source.strict)
+    wanted, is_only = source.pair_columns or source.text_column or ["text"], False
+    if not source.pair_columns and not source.text_column and (columns := columns_of(path)) and "text" not in columns:
+        # A name that is none may be a line with a separator that we do not know, or a text of a file without a header.
+        is_name = ending_of(path) in ("json", "jsonl") or not re.search(r"[^\w\s./()\[\]-]", columns[0])
+        is_only = len(columns) == 1 and is_name
+        if not is_only:
+            check_columns(str(path), wanted, columns, _choose(source))
+        wanted = columns
+    form = _form(source, wanted, strip, id_column)
+    arguments = {"form": form, "choose": _choose(source), "is_only": is_only}
+    return rows_of_file(path, _texts_of_file, arguments, form.names, source.streaming)
+
+
+def _texts_of_file(path: str, form: RowForm, **options) -> Iterator[list[str]]:
+    for number, cells in read_rows(path, form.texts, [form.id_column] if form.id_column else (), **options):
+        yield form.row(cells, path, number)
 
 
 def pick_columns(
-    part: Dataset | IterableDataset, name: str, source: CorpusSource, strip: bool = True
+    part: Dataset | IterableDataset, name: str, source: CorpusSource, strip: bool = True, id_column: str | None = None
 ) -> Dataset | IterableDataset:
-    """Return the column or columns to train on as strings, stripped by default, as `text` (and `text_pair`).
+    """Return the rows of a dataset as strings, with the columns that `text_rows` returns.
 
-    Raises an `InputError`, which begins with `name`, if the column does not exist or holds no text.
+    Raises an `InputError`, which begins with `name`, if a column does not exist or holds no text.
     """
     columns = part.column_names
-    if not columns:  # of a stream, until its first row is read
+    if not columns or (isinstance(part, Dataset) and not len(part)):
         with reading(name):
-            row = next(iter(part), None)
+            row = next(iter(part), None)  # the columns of a stream are not known before
         if row is None:
             raise InputError(f"{name}: no rows in it")
         columns = list(row)
-    default = source.text_column or (columns[0] if len(columns) == 1 else "text")
-    wanted = list(source.pair_columns or [default])
+    wanted = _wanted_columns(columns, name, source)
     for column in wanted:
-        if column not in columns:
-            flag = "--pair_columns" if source.pair_columns else "--text_column"
-            raise InputError(f"{name} has no column '{column}'; it has {', '.join(columns)}; choose with {flag}")
         feature = (part.features or {}).get(column)
-        if feature is not None and not isinstance(feature, (Value, ClassLabel)):
+        is_text = feature is None or isinstance(feature, ClassLabel)
+        if not is_text and not (isinstance(feature, Value) and re.match(AS_SPELLED, feature.dtype)):
             raise InputError(f"{name}: column '{column}' holds {one_line(feature)}, not text; choose one with text")
-    part = part.select_columns(wanted)
-    if source.pair_separator:
-        arguments = {"column": wanted[0], "separator": source.pair_separator, "name": name}
-        return map_rows(part, _split_pair, fn_kwargs=arguments, with_indices=True, remove_columns=wanted)
-    names = ("text", "text_pair")
-    renamed = {old: new for old, new in zip(wanted, names, strict=False) if old != new}
-    part = part.rename_columns(renamed) if renamed else part
-    features = Features({new: Value("string") for new in names[: len(wanted)]})
+    form = _form(source, wanted, strip, id_column)
+    values = [id_column] if id_column else []
+    check_columns(name, values, columns, "choose with --id_column")
+    used = list(dict.fromkeys([*wanted, *values]))
     options = {} if isinstance(part, IterableDataset) else {"desc": "Reading texts"}  # streams have no progress bar
-    arguments = {"strip": strip, "name": name}
-    return map_rows(part, _as_strings, batched=True, features=features, fn_kwargs=arguments, **options)
+    options |= {"batched": True, "with_indices": True, "remove_columns": used}
+    options["features"] = Features({new: Value("string") for new in form.names})
+    return map_rows(part.select_columns(used), _texts_of_batch, fn_kwargs={"form": form, "name": name}, **options)
+
+
+def _wanted_columns(columns: list[str], name: str, source: CorpusSource) -> list[str]:
+    """Return the columns with the text or texts, which are checked to exist."""
+    wanted = source.pair_columns or source.text_column or (columns if len(columns) == 1 else ["text"])
+    check_columns(name, wanted, columns, _choose(source))
+    return list(wanted)
+
+
+def _texts_of_batch(batch: dict[str, list], rows: list[int], form: RowForm, name: str) -> dict[str, list[str]]:
+    columns = [*form.texts, *([form.id_column] if form.id_column else [])]
+    cells = zip(rows, *(as_strings(batch[column], name) for column in columns), strict=True)
+    formed = [form.row(list(row), name, number + 1) for number, *row in cells]
+    return dict(zip(form.names, map(list, zip(*formed, strict=True)), strict=True))
 
 
 def as_strings(values: Iterable, name: str) -> list[str]:
-    """Return values of a column as text: None as an empty string, bytes decoded, numbers as they are printed.
+    """Return values of a column as text: None as an empty string, bytes decoded, whole numbers as they are printed.
 
-    Raises an `InputError`, which begins with `name`, for a list, a mapping, and bytes that are not UTF-8.
+    Raises an `InputError`, which begins with `name`, for anything else, and for bytes that are not UTF-8.
     """
     texts = []
     for value in values:
-        if isinstance(
-            value, list | dict
-        ):  # only of a stream: the types of its columns are not known before they are read
+        # Only of a stream: the types of its columns are not known before they are read.
+        if not isinstance(value, str | bytes | int | None):
             raise InputError(f"{name}: a row holds {one_line(value, 80)}, not text; choose a column with text")
         try:
             value = value.decode("utf-8") if isinstance(value, bytes) else value
@@ -163,20 +288,5 @@ def as_strings(values: Iterable, name: str) -> list[str]:
     return texts
 
 
-def _as_strings(batch: dict[str, list], strip: bool, name: str) -> dict[str, list[str]]:
-    texts = {column: as_strings(values, name) for column, values in batch.items()}
-    return {column: [text.strip() for text in values] for column, values in texts.items()} if strip else texts
-
-
-def _split_pair(record: dict[str, str], index: int, column: str, separator: str, name: str) -> dict[str, str]:
-    text = record[column]
-    if not text.strip():
-        return {"text": "", "text_pair": ""}
-    parts = text.split(separator)
-    if len(parts) != 2:
-        raise InputError(f"{name}, line {index + 1}: {len(parts)} texts around '{separator}', expected 2")
-    return {"text": parts[0].strip(), "text_pair": parts[1].strip()}
-
-
-def _has_text(record: dict[str, str]) -> bool:
-    return all(text.strip() for text in record.values())
+def _have_text(batch: dict[str, list[str]]) -> list[bool]:
+    return [all(text.strip() for text in row) for row in zip(*batch.values(), strict=True)]

@@ -29,7 +29,10 @@ class SourceArguments:
     dataset_config_name: str | None = flag(None, "Configuration of the dataset. Default: the only one.")
     dataset_split: str = flag("train", "Split of the dataset.")
     streaming: bool = flag(False, "Whether to read while training, for datasets larger than the disk.")
-    text_column: str | None = flag(None, "Column with the text. Default: 'text', or the only column.")
+    text_column: list[str] | None = flag(
+        None, "Column with the text, or several to join. Default: 'text', or the only column."
+    )
+    text_separator: str = flag(". ", "Separator of the joined columns. Empty cells are left out.")
     pair_columns: Annotated[list[str] | None, condition(lambda names: len(names) == 2, "two names")] = flag(
         None, "Two columns with the same meaning (supervised pairs). Default: none, each text twice."
     )
@@ -40,6 +43,8 @@ class SourceArguments:
     def __post_init__(self) -> None:
         if self.train_file and self.dataset_name:
             raise InputError("give --train_file or --dataset_name, not both")
+        if isinstance(self.text_column, str):
+            self.text_column = [self.text_column]
         run_checks(self, type(self))
 
     def check_files(self) -> None:
@@ -80,4 +85,6 @@ def source_name(source: CorpusSource) -> str:
 def source_settings(source: CorpusSource) -> dict:
     """Return the options that were set, as plain data for the record of a run."""
     values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(source).items()}
+    if len(source.text_column or ()) < 2:  # as runs of earlier versions recorded it, which resume
+        values |= {"text_column": " ".join(source.text_column or ()) or None, "text_separator": None}
     return {key: value for key, value in values.items() if value not in (None, [])}

@@ -20,14 +20,14 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from datasets import Dataset, IterableDataset, concatenate_datasets
+from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 
 from mirror.common.errors import InputError, library_errors, one_line
 from mirror.common.files import atomic_path, atomic_write_text, make_output_folder
 from mirror.common.reuse import digest
 from mirror.common.vectors import top_k, unit_length
-from mirror.data.corpus import open_parts, pick_columns, read_batches
+from mirror.data.corpus import read_batches, text_rows
 from mirror.data.source import CorpusSource
 
 
@@ -135,7 +135,7 @@ class ShardFolder:
 
 def read_rows(source: CorpusSource) -> Dataset | IterableDataset:
     """Read all rows of the input as the column `text`, in input order, with blank and duplicate rows."""
-    return concatenate_datasets([pick_columns(part, name, source, strip=False) for name, part in open_parts(source)])
+    return text_rows(source, strip=False)
 
 
 def fill(

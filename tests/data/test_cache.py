@@ -31,6 +31,14 @@ def settings(tmp_path) -> CorpusSource:
     return CorpusSource(train_file=(str(tmp_path / "texts.txt"),))
 
 
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A dataset that `datasets` reads."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.txt").write_text("\n".join(TEXTS))
+    return tmp_path / "data"
+
+
 def inside_a_batch(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 100)
 
@@ -54,7 +62,7 @@ def to_nothing(path: Path) -> None:
 def test_a_truncated_file_is_written_again(settings, cache, cut, caplog):
     assert list(load_corpus(settings).rows["text"]) == TEXTS
     files = sorted(cache.rglob("*.arrow"))
-    assert len(files) == 2  # what was read, and what was mapped from it
+    assert len(files) == 1
     for path in files:
         cut(path)
         caplog.clear()
@@ -74,7 +82,8 @@ def test_rows_in_memory_streams_and_missing_files_pass(settings, tmp_path, caplo
     assert not caplog.text
 
 
-def test_a_truncated_description_is_that_of_the_cache_and_written_again(settings, cache, caplog):
+def test_a_truncated_description_is_that_of_the_cache_and_written_again(folder, cache, caplog):
+    settings = CorpusSource(dataset_name=str(folder))
     assert list(load_corpus(settings).rows["text"]) == TEXTS
     (info,) = cache.rglob("dataset_info.json")
     os.truncate(info, 40)
@@ -85,12 +94,77 @@ def test_a_truncated_description_is_that_of_the_cache_and_written_again(settings
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")])
-def test_a_cache_that_cannot_be_written_is_named(settings, cache, caplog, monkeypatch, error):
+@pytest.mark.parametrize("place", ["cache/text", "."], ids=["inside", "parent"])
+def test_a_cache_that_cannot_be_written_is_named(settings, cache, folder, caplog, monkeypatch, error, place):
     def refuse(*args, **options):
-        error.filename = str(cache / "text")
+        error.filename = str(cache.parent / place)
         raise error
 
+    words = r"the datasets cache .*cache cannot be written .*; set HF_DATASETS_CACHE"
     monkeypatch.setattr(datasets, "load_dataset", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    for source in (CorpusSource(dataset_name=str(folder)), settings):
+        with pytest.raises(InputError, match=words):
+            load_corpus(source)
+    assert not caplog.text
+
+
+def test_a_cache_below_a_file_is_named(settings, cache):
+    cache.write_text("")
     with pytest.raises(InputError, match=r"the datasets cache .*cache cannot be written .*; set HF_DATASETS_CACHE"):
         load_corpus(settings)
-    assert not caplog.text
+
+
+def write(path: Path, texts: list[str], time: int = 10**18) -> Path:
+    """Write the texts and one modification time, as `cp -p`, `rsync -a` and tar do."""
+    if path.suffix == ".parquet":
+        Dataset.from_dict({"text": texts}).to_parquet(path)
+    else:
+        path.write_text("".join(f"{text}\n" for text in (["text"] if path.suffix in (".csv", ".tsv") else []) + texts))
+    os.utime(path, ns=(time, time))
+    return path
+
+
+@pytest.mark.parametrize("ending", ["txt", "csv", "tsv", "parquet"])
+def test_a_file_replaced_by_one_of_the_same_size_and_time_is_read_anew(tmp_path, ending):
+    for texts in (["one", "two"], ["six", "ten"], ["one", "two"]):
+        path = write(tmp_path / f"a.{ending}", texts)
+        assert load_corpus(path).rows["text"][:] == texts
+
+
+def test_a_link_that_is_switched_between_releases_is_read_anew(tmp_path):
+    for release, texts in (("one", ["a"]), ("two", ["b"]), ("one", ["a"])):
+        (tmp_path / release).mkdir(exist_ok=True)
+        write(tmp_path / release / "a.txt", texts)
+        (tmp_path / "current").unlink(missing_ok=True)
+        (tmp_path / "current").symlink_to(release)
+        assert load_corpus(tmp_path / "current" / "a.txt").rows["text"][:] == texts
+
+
+@pytest.mark.parametrize("ending", ["txt", "csv", "parquet"])
+def test_a_local_folder_of_a_dataset_is_read_anew(tmp_path, ending):
+    (tmp_path / "data").mkdir()
+    for texts in (["one", "two"], ["six", "ten"]):
+        write(tmp_path / "data" / f"train.{ending}", texts)
+        assert load_corpus(CorpusSource(dataset_name=str(tmp_path / "data"))).rows["text"][:] == texts
+
+
+def test_rows_are_stored_once_for_each_choice_of_columns(tmp_path, cache):
+    (tmp_path / "a.csv").write_text("title,text\nx,y\n")
+    for _ in range(2):
+        for options in (
+            {},
+            {"text_column": "title"},
+            {"text_column": ["title", "text"]},
+            {"pair_columns": ["title", "text"]},
+        ):
+            load_corpus(tmp_path / "a.csv", **options)
+    assert len(list(cache.rglob("*.arrow"))) == 4 and not list(cache.rglob("*.tmp"))
+
+
+def test_a_file_that_changes_while_it_is_read_is_not_stored(tmp_path, cache, monkeypatch):
+    path = write(tmp_path / "a.txt", TEXTS)
+    monkeypatch.setattr("mirror.data.cache.arrow_batches", lambda *args: path.write_text("more") and ())
+    with pytest.raises(InputError, match=r"a\.txt changed while it was read"):
+        load_corpus(path)
+    assert not list(cache.rglob("*.*"))

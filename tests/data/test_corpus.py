@@ -8,10 +8,12 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
 import run_encode
 from mirror.common.errors import InputError
@@ -118,8 +120,8 @@ def test_a_stream_gives_the_rows_that_are_not_blank(tmp_path):
         ("a.csv", b"x,y\n1,2\n", r"a\.csv has no column 'text'; it has x, y; choose with --text_column"),
         ("a.csv", b"\xef\xbb\xbf", r"a\.csv, line 1: no names of columns"),
         ("a.csv", b"\ntext\n1\n", r"a\.csv, line 1: no names of columns"),
-        ("a.csv", b"text" * 50_000 + b"\n1\n", r"a\.csv, line 1: field larger than"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl: .*JSON"),
+        ("a.csv", b"text" * 50_000 + b",x\n1,2\n", r"a\.csv has no column 'text'; it has texttext"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"a\.jsonl, line 2: not JSON \(Expecting value, column 9\)"),
         ("a.txt.gz", b"not gzip", r"a\.txt\.gz: .*gzip"),
     ],
 )
@@ -167,6 +169,71 @@ def test_a_byte_order_mark_is_part_of_neither_the_first_column_nor_the_first_tex
     (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content)
     check_text_file(tmp_path / name)
     assert texts_of(tmp_path / name) == ["hello"]
+
+
+def test_hidden_files_of_a_folder_are_skipped(tmp_path):
+    write(tmp_path / "notes.txt", "a note\n")
+    for name in ("._notes.txt", ".hidden.csv", "~$notes.csv", "Thumbs.db"):
+        (tmp_path / name).write_bytes(b"\0\1\2")
+    assert texts_of(tmp_path) == ["a note"]
+
+
+PANDAS_MISSING = pd.Series(["a", None], dtype="string")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        pd.Series(["a", "b"], index=[5, 6]), np.array(["a", "b"]), (text for text in "ab"), ("a", "b"), {"text": ["a", "b"]},
+        pd.DataFrame({"text": ["a", "b"], "n": [1, None]}), pd.DataFrame({"title": ["a", "b"]}), pd.Series(["a", "b"], dtype="string"),
+    ],
+    ids=lambda texts: type(texts).__name__,
+)  # fmt: skip
+def test_texts_in_memory_of_every_kind(texts):
+    assert as_corpus(texts).rows["text"][:] == ["a", "b"]
+
+
+def test_a_name_is_a_file_or_folder_and_no_list_of_characters(tmp_path):
+    write(tmp_path / "a.txt", "one\ntwo\n")
+    for name in (tmp_path / "a.txt", str(tmp_path / "a.txt"), tmp_path, str(tmp_path)):
+        assert as_corpus(name).rows["text"][:] == ["one", "two"]
+    for name, message in (
+        ("a cat", "a cat: no such file"),
+        ("", "'': no such file"),
+        (str(tmp_path / "b.txt"), "no such file"),
+    ):
+        with pytest.raises(InputError, match=message):
+            as_corpus(name)
+
+
+def test_the_columns_of_a_data_frame():
+    frame = pd.DataFrame({"title": ["a", ""], "body": ["x", "y"], "n": [1, 2]})
+    assert load_corpus(frame, text_column="title").rows["text"][:] == ["a"]
+    assert load_corpus(frame, text_column=["title", "body"]).rows["text"][:] == ["a. x", "y"]
+    assert load_corpus(frame, pair_columns=["title", "body"]).rows.to_dict() == {"text": ["a"], "text_pair": ["x"]}
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["a", None], r"index 1 of 'text' is None \(NoneType\), not a text"),
+        (["a", float("nan")], r"index 1 of 'text' is nan \(float\), not a text"),
+        (PANDAS_MISSING, r"index 1 of 'text' is <NA> \(NAType\), not a text"),
+        (np.array([["a"]]), r"index 0 of 'text' is array.* \(ndarray\), not a text"),
+        ([{"text": "a"}], r"index 0 of 'text' is .*dict"),
+        (pd.DataFrame({"text": ["a", 5]}), r"index 1 of 'text' is 5 \(int\), not a text"),
+        (pd.DataFrame({"a": ["a"], "b": ["b"]}), "train_dataset has no column 'text'; it has a, b"),
+        (DatasetDict(train=Dataset.from_dict({"text": ["a"]})), r"several splits; choose one of train, as in data\['train'\]"),
+        ([], "train_dataset: no rows in it"),
+        (pd.DataFrame({"text": []}), "train_dataset: no rows in it"),
+        ([" "], "train_dataset: no text in it"),
+        (None, "NoneType holds no texts"),
+    ],
+)  # fmt: skip
+def test_what_is_no_text_in_memory_is_one_line(texts, message):
+    with pytest.raises(InputError, match=message) as caught:
+        as_corpus(texts)
+    assert "\n" not in str(caught.value)
 
 
 # Damaged files, read completely and as a stream
@@ -240,7 +307,7 @@ def test_a_stream_that_breaks_in_the_middle_of_a_training_is_one_line(tmp_path, 
     trainer.compute_loss = lambda model, inputs, **rest: sum(weight.sum() for weight in model.parameters()) * 0
     with pytest.raises(InputError) as caught:
         trainer.train()
-    assert str(caught.value).startswith(f"{path}: Error tokenizing data") and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(f"{path}, line 25002: 2 fields, the header has 1")
 
 
 def test_bytes_are_decoded_where_they_are_text(tmp_path):
