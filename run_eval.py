@@ -131,7 +131,8 @@ def parse_arguments() -> argparse.Namespace:
         "--tasks",
         nargs="+",
         metavar="T",
-        help="Names of tasks and groups (--list_tasks prints them), or paths of .tsv files of scored pairs",
+        help="Names of tasks and groups (--list_tasks prints them), mteb:NAME, or paths of your own: a folder with corpus, "
+        "queries and qrels (FOLDER:SPLIT for another split than test), or a table of pairs, triplets or classes",
     )
     add("--data_dir", metavar="D", help="Path to the evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
     add("--output_dir", metavar="R", help="Path to the output folder for the results")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import encode_speed, gpu_proofs, gpu_report, train_speed
+from benchmarks import compare_worth, encode_speed, gpu_proofs, gpu_report, train_speed
 from mirror.common.errors import InputError
 
 
@@ -122,3 +122,17 @@ def test_the_whole_report_on_a_cpu(processes, tmp_path, monkeypatch):
     assert text.count("| ok |") >= (20 if processes == 1 else 7)
     assert "WRONG" not in text and "FAILED" not in text and "exit status" not in text, text
     assert processes > 1 or text.count("TFLOP/s") == 2  # the limit of each model
+
+
+def test_the_worth_of_an_order_without_labels(bert_folder, sentences, tmp_path, monkeypatch, capsys):
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    rows = [f"{text},{sentences[at + 1]},{at % 5}" for at, text in enumerate(sentences[:60])]
+    (tmp_path / "mine.csv").write_text("\n".join(["a,b,score", *rows]))
+    models = [f"{bert_folder}:{pooling}" for pooling in ("mean", "cls", "first_last_mean")]
+    files = f"--texts {tmp_path}/texts.txt --tasks {tmp_path}/mine.csv --output_dir {tmp_path}/out".split()
+    monkeypatch.setattr(sys, "argv", ["compare_worth.py", *models, *files])
+    compare_worth.main()
+    record = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [len(row["tasks"]) for row in record["encoders"]] == [1, 1, 1]
+    assert set(record["rank_correlation"]["mine"]) == {"own_text", "words", "halves"}
+    assert "mine: own_text " in capsys.readouterr().out

@@ -163,7 +163,9 @@ def check_script(module: str, argv: list[str]) -> None:
         find_study(values["study"])
     names = values.get("tasks") or values.get("eval_tasks") or []
     if not str(values.get("data_dir")).startswith("out/"):  # made on the page itself, with tasks of its own
-        resolve(names, all_tasks(Path("nowhere")))
+        resolve(
+            [name for name in names if not name.startswith("my_")], all_tasks(Path("nowhere"))
+        )  # a user's own files
 
 
 def check_requirements(argv: list[str]) -> None:

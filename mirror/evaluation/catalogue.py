@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mirror.common.errors import InputError, did_you_mean
 from mirror.evaluation import amazon, bli, geometry, labeled_pairs, linking, retrieval, sts, transfer
+from mirror.evaluation.own_tasks import is_own, own_task
 from mirror.evaluation.task import Options, Task
 
 
@@ -37,7 +38,7 @@ def all_groups(tasks: dict[str, Task]) -> dict[str, list[str]]:
 def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
     """Turn the values of --tasks into tasks, each once, in the requested order.
 
-    They are names of tasks and groups, and paths of `.tsv` files of scored pairs (`sts.pairs_task`).
+    They are names of tasks and groups, paths of folders and files, and `mteb:NAME` (`own_tasks.own_task`).
 
     Raises:
         InputError: A name is unknown, a file cannot be read, or two tasks have the same name.
@@ -47,14 +48,16 @@ def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
     for name in names:
         if name in tasks or name in groups:
             found = [tasks[member] for member in groups.get(name, [name])]
-        elif name.endswith(".tsv"):
-            found = [sts.pairs_task(name)]
+        elif is_own(name):
+            found = [own_task(name)]
+            if (own := found[0].name) in tasks or own in groups:
+                raise InputError(f"--tasks {name}: '{own}' is the name of a built-in task or group; rename the file")
         else:
             meant = did_you_mean(name, [*tasks, *groups])
             raise InputError(f"unknown task '{name}'{meant}; --list_tasks prints all names")
         for task in found:
             if chosen.setdefault(task.name, task).files != task.files:
-                raise InputError(f"--tasks {name}: another task is called '{task.name}' too; rename the file")
+                raise InputError(f"--tasks {name}: another task is called '{task.name}' too; rename one of them")
     return list(chosen.values())
 
 

@@ -8,6 +8,8 @@ as packaged by SapBERT. A folder in one of these layouts can be used as `biomed/
 from __future__ import annotations
 
 import hashlib
+import logging
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,8 @@ from mirror.common.vectors import top_k, unit_length
 from mirror.evaluation.task import DataFile, LineFile, Options, Task
 from mirror.modeling.encoder import Encode
 
+
+logger = logging.getLogger(__name__)
 
 Pairs = list[tuple[str, str]]  # (text, ids joined by "|")
 
@@ -37,7 +41,9 @@ DEPTH = 5  # accuracy@1 and accuracy@5 are reported
 
 
 def tasks(data_dir: Path, options: Options) -> list[Task]:
-    """Return the tasks of the five English sets, of COMETA's tuning split and of XL-BEL's ten languages.
+    """Return the tasks of the five English sets, of COMETA's tuning split, of XL-BEL's ten languages and of other folders.
+
+    A folder `biomed/NAME/` with queries and a dictionary of its own is the task `bel_NAME`.
 
     With `bel_add_mentions` the training and dev mentions are added to the dictionary, as BioSyn and SapBERT do when they
     test. Their `test_dictionary.txt` already contains them.
@@ -47,6 +53,16 @@ def tasks(data_dir: Path, options: Options) -> list[Task]:
         source = _source(data_dir, folder, dictionary, rows, options.bel_add_mentions)
         in_table = {"groups": ("bel",), "published": "Mirror-BERT Table 2"} if name != "bel_cometa_zero_shot" else {}
         found.append(_task(name, *source, dataset=dataset, **in_table))
+    known = {folder for _, folder, *_ in SETS} | {"xlbel"}
+    for path in sorted((data_dir / "biomed").glob("*")):
+        name = "bel_" + re.sub(r"\W+", "_", path.name.lower())
+        if path.name in known or not ((path / "test_queries.tsv").is_file() or (path / "processed_test").is_dir()):
+            continue
+        if name in {task.name for task in found}:
+            logger.warning("%s is not a task, because another one is called %s; rename the folder", path, name)
+            continue
+        source = _source(data_dir, path.name, path.name, (), options.bel_add_mentions)
+        found.append(_task(name, *source, dataset=path.name))
     names = DataFile("biomed/xlbel/dictionary.tsv", ("cui", "name"))
     for code in "de en es fi ja ko ru th tr zh".split():
         test = DataFile(f"biomed/xlbel/{code}_queries.tsv", ("mention", "cui"), (1000,))

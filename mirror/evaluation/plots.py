@@ -219,6 +219,19 @@ def draw_panel(axes: Axes, panel: Panel, lines: Sequence[Line], columns: Sequenc
     axes.set_title(panel.metric, loc="left", fontsize=9)
 
 
+def ranking_bars(path: Path, scores: Mapping[str, tuple[float, float | None]], label: str) -> list[Path]:
+    """Draw one bar for each system, the first on top. `scores` has its score and half the width of its interval."""
+    figure = _figure(6, 0.9 + 0.3 * len(scores))
+    axes = figure.subplots()
+    values, margins = zip(*scores.values(), strict=True)
+    axes.barh(
+        list(scores), values, xerr=[margin or 0 for margin in margins], color=COLOURS[0], ecolor=COLOURS[6], height=0.6
+    )
+    axes.invert_yaxis()
+    axes.set(xlim=(min(0.0, *values), None), xlabel=label)
+    return save(figure, path, "")
+
+
 def save(figure: Figure, path: Path, title: str) -> list[Path]:
     """Set the title of a figure and write it atomically. Return the paths of the written files."""
     from matplotlib import rc_context

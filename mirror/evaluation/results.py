@@ -60,8 +60,9 @@ def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tupl
     """Build the comparison table: for each model its scores, the published scores and the difference from them.
 
     Every model but the first also gets the change from the first model, and that in percent of the first model's score. The
-    last line is TF-IDF, where a task measures it. `records` are contents of results.json, one per model, all with the same
-    tasks. Returns the names of the columns, and the lines of the table.
+    last lines are TF-IDF and BM25, where a task measures them. Where it fuses BM25 with a model, that is a line too.
+    `records` are contents of results.json, one per model, all with the same tasks. Returns the names of the columns, and
+    the lines of the table.
     """
     lacking = {group: f" ({len(names)} missing)" for group, names in records[0]["group_members_missing"].items()}
     means = [f"mean {group}{lacking.get(group, '')}" for group in records[0]["groups"]]
@@ -70,6 +71,7 @@ def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tupl
     for name, record, row in zip(names, records, published, strict=True):
         ours = [*(task["main_score"] for task in record["tasks"].values()), *record["groups"].values()]
         table.append(Line(name, ours))
+        table += _baseline(f"{name} with BM25", "fusion", record, means)
         if row:
             theirs = [row.scores.get(task) for task in record["tasks"]]
             for members in record["group_members"].values():  # a published mean needs every member
@@ -82,10 +84,14 @@ def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tupl
             change = _differences(ours, first)
             percent = [100 * c / b if b > 0 else None for c, b in zip(change, first, strict=True)]
             table += [Line(f"change from {names[0]}", change, "change"), Line("change in percent", percent, "percent")]
-    lexical = [task["tfidf"][task["metric"]] if "tfidf" in task else None for task in records[0]["tasks"].values()]
-    if any(lexical):
-        table.append(Line("TF-IDF", lexical + [None] * len(means), "published"))
+    table += _baseline("TF-IDF", "tfidf", records[0], means) + _baseline("BM25", "bm25", records[0], means)
     return [*records[0]["tasks"], *means], table
+
+
+def _baseline(label: str, field: str, record: dict, means: Sequence[str]) -> Table:
+    """Return the line of a baseline that tasks measure beside the encoder, or nothing if none does."""
+    scores = [task[field][task["metric"]] if field in task else None for task in record["tasks"].values()]
+    return [Line(label, scores + [None] * len(means), "published")] if any(scores) else []
 
 
 def _differences(ours: Sequence[float], theirs: Sequence[float | None]) -> list[float | None]:

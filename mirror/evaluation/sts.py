@@ -1,4 +1,4 @@
-"""Graded similarity of pairs: sentences (STS, SICK-R), words (SimLex and others), words across languages, a user's file.
+"""Graded similarity of pairs: sentences (STS, SICK-R), words (SimLex and others), and words across languages.
 
 All tasks use one protocol: one Spearman rho over all pairs of the set, between cosines and human scores. A yearly STS
 set is the concatenation of its subsets ("all" of Reimers and Gurevych 2019). The mean of the per-subset rhos, which
@@ -8,7 +8,6 @@ sentence; "null", "NA" and "nan" are words.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import partial
 from itertools import combinations
@@ -16,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.common.errors import InputError
 from mirror.evaluation.metrics import PairSimilarity, cosines_of_pairs
 from mirror.evaluation.task import DataFile, Options, Task
 from mirror.modeling.encoder import Encode
@@ -90,22 +88,6 @@ def tasks(data_dir: Path, options: Options) -> list[Task]:
         paths = {f"multisimlex/{stem}.tsv": rows}
         found.append(_task(name, paths, (0, 6), WORDS, group, dataset, f"Mirror-BERT Table {table}"))
     return found
-
-
-def pairs_task(path: str | Path) -> Task:
-    """Return the task of a user's own file of scored pairs, named by the file's stem.
-
-    It is a `.tsv` with a header, a column `score` of any numbers, and two columns of texts. Further columns are ignored. A
-    file that is missing or damaged or lacks a column is an `InputError`.
-    """
-    path = Path(path).resolve()
-    if not path.is_file():
-        raise InputError(f"{path}: no such file")
-    scored = DataFile(str(path), ("score",), score_range=(-math.inf, math.inf))
-    texts = [column for column in scored.read(Path()) if column != "score"][:2]
-    if len(texts) < 2:
-        raise InputError(f"{path}: two columns of texts are needed beside the column 'score'")
-    return _task(path.stem, {str(path): None}, scored.score_range, (texts[0], texts[1]), "", path.name)
 
 
 def score_pairs(files: tuple[DataFile, ...], columns: tuple[str, str], encode: Encode, data_dir: Path) -> dict:

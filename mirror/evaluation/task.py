@@ -9,6 +9,7 @@ import contextlib
 import csv
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,7 +161,12 @@ class Task:
 
     def data_sha256(self, data_dir: Path) -> str:
         """Return the SHA-256 of the concatenated files of the task, in the order of `files`."""
-        return hashlib.sha256(b"".join((data_dir / file.path).read_bytes() for file in self.files)).hexdigest()
+        digest = hashlib.sha256()
+        for file in self.files:
+            with (data_dir / file.path).open("rb") as content:
+                while block := content.read(1 << 20):
+                    digest.update(block)
+        return digest.hexdigest()
 
     def dataset_fields(self) -> dict[str, str]:
         """Return the data set as fields of `huggingface_hub.EvalResult`. Without a Hub id its type is the task's name."""
@@ -171,7 +177,7 @@ class Task:
 def preparation(tasks: Sequence[str], data_dir: Path) -> str:
     """Return the command that makes the data of `tasks`, of which paths of a user's own files are left out."""
     script = Path(__file__).resolve().parents[2] / "data_scripts" / "prepare_eval_data.py"
-    named = " ".join(task for task in tasks if not task.endswith(".tsv"))
+    named = " ".join(task for task in tasks if not Path(task).exists() and not re.search(r"[/:.]", task))
     arguments = f"--tasks {named} --output_dir {shlex.quote(str(data_dir))}"
     if script.is_file():
         return f"python {shlex.quote(os.path.relpath(script))} {arguments}"

@@ -176,14 +176,14 @@ def cross_validated_probe(features: np.ndarray, labels: np.ndarray, folds: int) 
     _check_folds(labels)
     inner = StratifiedKFold(folds, shuffle=True, random_state=SEED)
     search = GridSearchCV(LogisticRegression(max_iter=MAX_ITERATIONS), {"C": C_GRID}, scoring="accuracy", cv=inner)
-    return _fit(search, features, labels)
+    return fit(search, features, labels)
 
 
 def dev_selected_probe(
     train: tuple[np.ndarray, np.ndarray], dev: tuple[np.ndarray, np.ndarray]
 ) -> tuple[LogisticRegression, float]:
     """Fit a probe to train, features (N, F) and labels (N,), and return it and its C, the best by accuracy on dev."""
-    models = {c: _fit(LogisticRegression(C=c, max_iter=MAX_ITERATIONS), *train) for c in C_GRID}
+    models = {c: fit(LogisticRegression(C=c, max_iter=MAX_ITERATIONS), *train) for c in C_GRID}
     on_dev = {c: model.score(*dev) for c, model in models.items()}
     best = max(on_dev, key=on_dev.get)
     return models[best], best
@@ -203,7 +203,7 @@ def fit_relatedness(features: np.ndarray, scores: np.ndarray, c: float) -> Logis
     targets = soft_targets(scores)
     rows, classes = np.nonzero(targets)
     model = LogisticRegression(C=c, max_iter=MAX_ITERATIONS)
-    return _fit(model, features[rows], classes + 1, sample_weight=targets[rows, classes])
+    return fit(model, features[rows], classes + 1, sample_weight=targets[rows, classes])
 
 
 def expected_score(model: LogisticRegression, features: np.ndarray) -> np.ndarray:
@@ -211,7 +211,7 @@ def expected_score(model: LogisticRegression, features: np.ndarray) -> np.ndarra
     return model.predict_proba(features) @ model.classes_
 
 
-def _fit(estimator, *arguments, **options):
+def fit(estimator, *arguments, **options):
     """Call `estimator.fit` without warnings that a weak penalty has not converged after 1,000 iterations.
 
     The result is deterministic all the same, and the selection of C rejects it if it generalizes badly. BLAS has one thread:

@@ -277,9 +277,9 @@ class EvaluationOptions:
     )
     keep: str | None = flag(
         None,
-        "A second score that training must not lose, measured before training and at every evaluation: a task of run_eval.py, a "
-        ".tsv with two columns of texts and a column score, or a file of texts, whose pairwise cosines are compared with the "
-        "base model's. Default: none.",
+        "A second score that training must not lose, measured before training and at every evaluation: a task of "
+        "run_eval.py, a folder or table that makes one, or a file of texts, whose pairwise cosines are compared with the base "
+        "model's. Default: none.",
     )
     keep_within: Annotated[float | None, at_least(0)] = flag(
         None,
@@ -307,8 +307,10 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4.4: drophead replaces dropout
         if self.keep and self.keep_within is None:
-            is_file_of_texts = Path(self.keep).is_file() and Path(self.keep).suffix != ".tsv"
-            self.keep_within = KEEP_WITHIN_TEXTS if is_file_of_texts else KEEP_WITHIN
+            from mirror.evaluation.tables import is_task  # late: it imports the readers of files
+
+            path = Path(self.keep)
+            self.keep_within = KEEP_WITHIN_TEXTS if path.is_file() and not is_task(path) else KEEP_WITHIN
         run_checks(self, MirrorOptions)
         self._check_augmentation()
         self._check_combinations()

@@ -23,8 +23,10 @@ from mirror.data.augmentation import DEFAULT_RATES
 from mirror.data.batches import both_views
 from mirror.data.corpus import load_corpus
 from mirror.data.views import TwoViewDataset, ViewSettings
+from mirror.evaluation.own_tasks import is_own
 from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_tests
 from mirror.evaluation.run import make_plan
+from mirror.evaluation.tables import is_task
 from mirror.modeling.encoder import Encode, Encoder
 from mirror.training.options import ALIGNMENT_UNIFORMITY, KEEP, OWN_TEXT
 from mirror.training.resumable import NothingToSave, RunIsComplete
@@ -200,13 +202,13 @@ def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
     """Return a function that scores an encoder by what `--keep` names. Higher is better.
 
     Args:
-        keep: a .tsv with a column `score` and two columns of texts, any other file of texts, or a task of run_eval.py.
+        keep: a task of run_eval.py, a file or folder that makes one (`own_tasks`), or any other file of texts.
 
     Raises:
         InputError: neither a file nor a task, a damaged file, or too few texts.
     """
     path = Path(keep)
-    if path.is_file() and path.suffix != ".tsv":
+    if path.is_file() and not is_task(path):
         texts = load_corpus(keep).rows["text"][:]
         if len(texts) < MIN_KEPT_TEXTS:
             raise InputError(f"--keep {keep}: {len(texts)} distinct texts, at least {MIN_KEPT_TEXTS} are needed")
@@ -214,7 +216,7 @@ def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
             0, len(texts) - 1, min(MAX_KEPT_TEXTS, len(texts)), dtype=int
         )  # evenly spread over the file
         return CosinesOfBase([texts[row] for row in rows])
-    if (path.suffix or len(path.parts) > 1) and not path.is_file():
+    if (path.suffix or len(path.parts) > 1) and not is_own(keep):
         raise InputError(f"--keep {keep}: no such file")
     tasks = make_plan([keep], data_dir).tasks
     if len(tasks) > 1:

@@ -5,6 +5,8 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.evaluation import linking
+from mirror.evaluation.run import make_plan
+from mirror.evaluation.task import Options
 from tests.evaluation.folder import task_named, write_tsv
 
 
@@ -139,3 +141,20 @@ def test_cometas_folder_as_it_is(tmp_path):
     test.write_text("Term\tGeneral SNOMED ID\nflu\n", encoding="utf-8")
     with pytest.raises(InputError, match=r"test\.csv, line 2: 1 fields, expected 2"):
         task.check(tmp_path)
+
+
+def test_any_other_folder_with_queries_and_a_dictionary_is_a_task(ncbi, caplog):
+    for name in ("My-Clinic", "ncbi"):
+        queries_of(7, ncbi / "biomed" / name)
+        write_tsv(ncbi / "biomed" / name / "dictionary.tsv", ("cui", "name"), [("C1", "cold"), ("D2", "flu")])
+    concepts = ncbi / "biomed/notes/processed_test"
+    concepts.mkdir(parents=True)
+    (concepts / "1.concept").write_text("1||0|3||Disease||flu||D2\n")
+    (ncbi / "biomed/notes/test_dictionary.txt").write_text("C1||cold\nD2||flu\n")
+    (ncbi / "biomed/empty").mkdir()
+    names = [task.name for task in linking.tasks(ncbi, Options()) if task.name.startswith("bel_")]
+    assert set(names) - {name for name, *_ in linking.SETS} == {"bel_my_clinic", "bel_notes"}
+    assert "biomed/ncbi is not a task, because another one is called bel_ncbi" in caplog.text
+    for name, score in (("bel_my_clinic", 6 / 7), ("bel_notes", 1)):
+        (entry,) = make_plan([name], ncbi).run(encode)["tasks"].values()
+        assert entry["main_score"] == score

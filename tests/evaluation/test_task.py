@@ -160,35 +160,6 @@ def test_a_new_task_is_one_module_and_one_line(bert_folder, tmp_path, monkeypatc
     assert "group art, 1 of 1 available" in listing(all_tasks(tmp_path / "data"), tmp_path / "data")
 
 
-def test_a_file_of_scored_pairs_is_a_task(tmp_path):
-    rows = [(score, a, b, "x") for a, b, score in pairs(30, top=100)]
-    path = write_tsv(tmp_path / "mine.tsv", ("score", "query", "text", "note"), rows)
-    plan = make_plan([str(path)], tmp_path / "no data folder")
-    entry = plan.run(on_a_circle)["tasks"]["mine"]
-    assert (entry["main_score"], entry["num_examples"]) == (pytest.approx(1), 30)
-    (task,) = resolve([str(path), str(path)], all_tasks(tmp_path))
-    assert task.dataset_fields() == {"dataset_name": "mine.tsv", "dataset_type": "mine"}
-    assert entry["data_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-@pytest.mark.parametrize(
-    ("names", "header", "rows", "message"),
-    [
-        (["gone.tsv"], ("score", "a", "b"), [], "gone.tsv: no such file"),
-        (["mine.tsv"], ("score", "a"), [(1, "x")], "two columns of texts are needed beside the column 'score'"),
-        (["mine.tsv"], ("label", "a", "b"), [(1, "x", "y")], "no column 'score'"),
-        (["mine.tsv"], ("score", "a", "b"), [("high", "x", "y")], "line 2: score 'high' is not a number"),
-        (["rg65.tsv", "rg65"], ("score", "a", "b"), [(1, "x", "y")], "another task is called 'rg65' too"),
-    ],
-)
-def test_a_damaged_file_of_pairs_is_refused(tmp_path, monkeypatch, names, header, rows, message):
-    monkeypatch.chdir(tmp_path)
-    for name in ("mine.tsv", "rg65.tsv"):
-        write_tsv(tmp_path / name, header, rows)
-    with pytest.raises(InputError, match=message):
-        resolve(names, all_tasks(tmp_path))
-
-
 @pytest.fixture
 def data_dir(tmp_path):
     write_tsv(tmp_path / "wordsim/rg65.tsv", HEADER, pairs(65, top=4))

@@ -43,7 +43,7 @@ def test_probes_are_fitted_with_one_thread_of_blas():
             return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
 
     before = Estimator().fit()
-    assert set(transfer._fit(Estimator())) == {1}
+    assert set(transfer.fit(Estimator())) == {1}
     assert Estimator().fit() == before
 
 

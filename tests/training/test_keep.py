@@ -162,11 +162,11 @@ def test_what_can_be_kept(bert_folder, sentences, tmp_path):
 @pytest.mark.parametrize(
     ("keep", "message"),
     [
-        ("absent.tsv", "--keep absent.tsv: no such file"),
+        ("absent.tsv", "absent.tsv: no such file"),
         ("few.txt", "few.txt: 3 distinct texts, at least 20 are needed"),
-        ("unscored.tsv", "no column 'score'"),
-        ("one.tsv", "two columns of texts are needed beside the column 'score'"),
-        ("words.tsv", "line 2: score 'high' is not a number"),
+        ("unscored.tsv", "unscored.tsv has no column 'text'; it has a, b"),
+        ("one.tsv", "one.tsv has columns a, score; a task needs two columns of texts and score"),
+        ("words.tsv", "words.tsv, line 2: the score is 'high', not a number"),
         ("wordd", "unknown task"),
         ("word", "--keep word is a group of .* tasks|is missing"),
     ],
@@ -193,7 +193,7 @@ def test_flags_out_of_range_and_runs_too_short_are_refused(bert_folder, sentence
 
 def test_a_file_of_texts_may_lose_more_than_a_score_by_default(tmp_path):
     for name in ("texts.txt", "pairs.tsv"):
-        (tmp_path / name).write_text("a text\n")
+        (tmp_path / name).write_text("a\tb\tscore\nx\ty\t1\n")
     bounds = [
         MirrorConfig(keep=str(keep)).keep_within
         for keep in ("stsb_dev", tmp_path / "pairs.tsv", tmp_path / "texts.txt")

@@ -1,0 +1,222 @@
+"""Rank encoders on your own text, or on your own queries: which one should you take?
+
+    mirror-compare intfloat/e5-small-v2 sentence-transformers/all-MiniLM-L6-v2 out/mirror --texts my_texts.txt
+    mirror-compare A B C --texts docs.csv --text_column body --tasks my_queries --output_dir out/compare
+    python -m mirror.tools.compare A B --tasks my_queries my_pairs.csv docs_search
+
+Without labels, each text has to be found among all texts, by some of its words and by its first half. With --tasks,
+which are tasks of run_eval.py or files of your own, these rank the encoders. BM25 takes part. Prints a table, the
+differences with 95% intervals, and what to do next. OUT gets compare.md, compare.svg and results.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mirror.common.cli import Parser, add_trust, configure_logging, hide_dataset_progress, positive
+from mirror.common.errors import InputError, run_main
+
+
+if TYPE_CHECKING:
+    from mirror.evaluation.comparison import System
+    from mirror.evaluation.own_text import OwnTextTest
+    from mirror.evaluation.run import PreparedTask
+    from mirror.modeling.encoder import Encoder
+
+logger = logging.getLogger(__name__)
+
+TIMED_TEXTS = 512
+FACTS = {  # header and format of each column
+    "dimension": ("dimension", "{:,}"),
+    "size_mb": ("size, MB", "{:,.0f}"),
+    "max_seq_length": ("maximum length", "{:,}"),
+    "texts_per_second": ("texts per second", "{:,.0f}"),
+    "unknown_tokens": ("unknown tokens", "{:.1%}"),
+    "cut_tokens": ("cut tokens", "{:.1%}"),
+}
+
+
+def main() -> None:
+    args = parse_arguments()
+    configure_logging()
+    hide_dataset_progress()
+
+    # Imported here so that --help and errors in the flags are immediate.
+    from mirror.common import trust
+    from mirror.common.files import atomic_write_text, make_output_folder
+    from mirror.evaluation import comparison, plots
+    from mirror.evaluation.own_text import make_tests
+    from mirror.evaluation.results import short_names
+    from mirror.evaluation.run import make_plan
+
+    trust.grant(args.allow_pickle, args.trust_remote_code)
+    texts = read_texts(args) if args.texts else []
+    tasks = make_plan(args.tasks, args.data_dir).tasks if args.tasks else []
+    try:
+        tests = [] if tasks else make_tests(texts)
+    except InputError as error:
+        raise InputError(f"--texts {args.texts}: {error}; give more texts, or queries with --tasks") from error
+    output_dir = make_output_folder(args.output_dir)
+
+    models = list(dict.fromkeys(args.models))
+    paths = dict(zip(short_names(models), models, strict=True))
+    systems, lexical = [], comparison.lexical_by_own_text(tests) if tests else None
+    for name, path in paths.items():
+        system, of_bm25 = score(name, path, args, texts, tests, tasks)
+        systems.append(system)
+        lexical = of_bm25 or lexical
+    order, margins, differences = comparison.rank([*systems, *([lexical] if lexical else [])])
+
+    lines = [format_table(order, margins), "", *map(str, differences), "", advice(order, paths, args)]
+    report = "\n".join(lines) + "\n"
+    sys.stdout.write(report)
+    atomic_write_text(output_dir / "compare.md", report)
+    record = {
+        "texts": len(texts),
+        "tests": {test.kind: len(test.queries) for test in tests},
+        "ranking": [
+            {"name": each.name, "model_name_or_path": paths.get(each.name), "score": each.score}
+            | {"margin": margins[each.name], "scores": each.scores, **each.facts}
+            for each in order
+        ],
+        "differences": [vars(each) | {"told_apart": each.told_apart} for each in differences],
+    }
+    atomic_write_text(output_dir / "results.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+    scores = {each.name: (each.score, margins[each.name]) for each in order}
+    plots.ranking_bars(output_dir / "compare.svg", scores, "score, with its 95% interval")
+    logger.info("Saved compare.md, compare.svg and results.json to %s", output_dir)
+
+
+def read_texts(args: argparse.Namespace) -> list[str]:
+    """Return at most `--max_texts` of the distinct texts, evenly spread over the files."""
+    from mirror.data.corpus import load_corpus
+    from mirror.data.source import CorpusSource
+
+    found = load_corpus(CorpusSource(train_file=[args.texts], text_column=args.text_column)).rows["text"]
+    rows = np.linspace(0, len(found) - 1, min(args.max_texts, len(found)), dtype=int)
+    logger.info("Loaded %s texts from %s, %s used", f"{len(found):,}", args.texts, f"{len(rows):,}")
+    return [found[int(row)] for row in rows]
+
+
+def score(
+    name: str,
+    path: str,
+    args: argparse.Namespace,
+    texts: Sequence[str],
+    tests: Sequence[OwnTextTest],
+    tasks: Sequence[PreparedTask],
+) -> tuple[System, System | None]:
+    """Load an encoder and score it by the tests or the tasks. Also return BM25's scores on the tasks."""
+    from mirror.evaluation import comparison
+    from mirror.evaluation.encoding import EncodeSettings, make_encode
+    from mirror.modeling.encoder import Encoder
+    from mirror.modeling.read_checkpoint import checkpoint_settings
+
+    pooling = None if checkpoint_settings(path).get("pooling") else args.pooling
+    encoder = Encoder.from_pretrained(path, pooling)
+    encode = make_encode(encoder, EncodeSettings(batch_size=args.batch_size))
+    lexical = None
+    if tests:
+        system = comparison.by_own_text(name, encode, tests)
+    else:
+        system, lexical = comparison.by_tasks(name, encode, encoder, tasks)
+    system.facts.update(facts_of(encoder, texts or [name], args.batch_size))
+    logger.info("%s: %.3f", name, system.score)
+    return system, lexical
+
+
+def facts_of(encoder: Encoder, texts: Sequence[str], batch_size: int) -> dict[str, float | int]:
+    """Measure what an encoder costs here, and which shares of the tokens of N texts it does not know or cuts."""
+    from mirror.modeling.backbone import unknown_share
+
+    timed = list(texts[:TIMED_TEXTS])
+    encoder.encode(timed[:16], batch_size)  # the first pass allocates memory
+    start = time.perf_counter()
+    encoder.encode(timed, batch_size)
+    seconds = time.perf_counter() - start
+    ids = encoder.tokenizer([encoder.prompt + text for text in texts], verbose=False)["input_ids"]
+    lengths = np.array([len(row) for row in ids])
+    size = sum(
+        each.numel() * each.element_size() for part in (encoder.model, encoder.head) for each in part.parameters()
+    )
+    return {
+        "dimension": encoder.dimension,
+        "size_mb": round(size / 1e6, 1),
+        "max_seq_length": encoder.max_seq_length,
+        "texts_per_second": round(len(timed) / seconds, 1),
+        "unknown_tokens": unknown_share(ids, encoder.tokenizer),
+        "cut_tokens": float(np.maximum(lengths - encoder.max_seq_length, 0).sum() / lengths.sum()),
+    }
+
+
+def format_table(order: Sequence[System], margins: dict[str, float | None]) -> str:
+    """Format systems, best first, as a table in Markdown. A fact that a system does not have is a dash."""
+    parts = list(order[0].scores) if len(order[0].scores) > 1 else []
+    cells = [["encoder", "score", *parts, *(header for header, _ in FACTS.values())]]
+    for system in order:
+        margin = "" if margins[system.name] is None else f" ± {margins[system.name]:.3f}"
+        facts = [form.format(system.facts[key]) if key in system.facts else "–" for key, (_, form) in FACTS.items()]
+        scores = [f"{system.scores[part]:.3f}" for part in parts]
+        cells.append([system.name.replace("|", "\\|"), f"{system.score:.3f}{margin}", *scores, *facts])
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    rows = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
+    rule = "| " + " | ".join(["---".ljust(widths[0], "-"), *("-" * (width - 1) + ":" for width in widths[1:])]) + " |"
+    return "\n".join([rows[0], rule, *rows[1:]])
+
+
+def advice(order: Sequence[System], paths: dict[str, str], args: argparse.Namespace) -> str:
+    """Return one sentence that says what to do next, with a command for the user's own files."""
+    best = next(system.name for system in order if system.name in paths)
+    program = "python run_mirror.py" if sys.argv[0].endswith(".py") else "mirror-train"
+    command = [*program.split(), "--model_name_or_path", paths[best], "--train_file", args.texts or "my_texts.txt"]
+    command += ["--text_column", *args.text_column] if args.text_column else []
+    command += ["--output_dir", str(Path(args.output_dir) / "adapted")]
+    first = ""
+    if not args.tasks:  # the order without labels is right within a family of encoders, not always between families
+        first = "confirm the order with some queries (--tasks), then "
+    elif order[0].name != best:
+        first = f"{order[0].name} scores higher: search with both, as the fusion of run_eval.py does, and "
+    return f"Next: {first}adapt {best} to your texts: {shlex.join(command)}"
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("models", nargs="+", metavar="MODEL", help="Hub ids or paths of encoders.")
+    add("--texts", metavar="FILE|FOLDER", help="Path to your texts: a file, a folder or a glob in quotes.")
+    add(
+        "--text_column",
+        nargs="+",
+        metavar="T",
+        help="Column with the text, or several to join (default: 'text', or the only column).",
+    )
+    add(
+        "--tasks",
+        nargs="+",
+        metavar="T",
+        help="Rank by these instead: tasks of run_eval.py, folders or files with labels.",
+    )
+    add("--data_dir", metavar="D", help="Path to the data of built-in tasks (default: $MIRROR_DATA_DIR, or 'data').")
+    add("--output_dir", metavar="OUT", default="out/compare", help="Path to the output folder.")
+    add("--max_texts", type=positive, default=2000, metavar="N", help="Number of texts to use, evenly spread.")
+    add("--pooling", help="Pooling of the models that do not say how they pool, such as plain masked LMs.")
+    add("--batch_size", type=positive, default=64, metavar="B", help="Number of texts per forward pass.")
+    add_trust(parser)
+    args = parser.parse_args()
+    if not args.texts and not args.tasks:
+        parser.error("give --texts or --tasks")
+    return args
+
+
+if __name__ == "__main__":
+    run_main(main)
