@@ -44,7 +44,7 @@ def parse_cmlm_arguments(argv: list[str] | None = None) -> tuple[CMLMScriptArgum
 
 def main() -> None:
     script_args, data_args, config = parse_cmlm_arguments()
-    configure_logging()
+    configure_logging(config.script_log_level)
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.cmlm.reading import read_stage_data

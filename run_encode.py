@@ -1,6 +1,8 @@
 """Encode a corpus of any size into parquet shards, one embedding per row of the input.
 
     python run_encode.py --model_name_or_path out/mirror --input_file texts.txt --output_dir out/vectors
+    python run_encode.py --model_name_or_path out/mirror --input_file products.csv --text_column title description \\
+        --id_column sku --output_dir out/vectors
     python run_encode.py --model_name_or_path out/mirror --dataset_name user/corpus --streaming --text_column body \\
         --dtype bfloat16 --vector_type int8 --output_dir out/vectors
     accelerate launch run_encode.py --model_name_or_path out/mirror --input_file 'corpus/*.parquet' \\
@@ -53,7 +55,7 @@ def main() -> None:
 
     # ---- Rows, model, folder ---------------------------------------------------------------------------------------
     with state.main_process_first():
-        rows = read_rows(corpus_source(args))
+        rows = read_rows(corpus_source(args), args.id_column)
     encoder = Encoder.from_pretrained(
         args.model_name_or_path, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt,
         args.prompt_name, args.truncate_dim,
@@ -64,6 +66,7 @@ def main() -> None:
         "dtype": args.dtype,
         "dimension": encoder.dimension,
         "model_sha256": fingerprint(encoder),
+        **({"id_column": args.id_column} if args.id_column else {}),  # not in the manifests of earlier versions
     }
     folder = ShardFolder(Path(args.output_dir), common, args.shard_rows, args.vector_type, args.keep_text)
     if state.is_main_process:
@@ -105,7 +108,10 @@ def parse_arguments() -> Namespace:
     add("--dataset_config_name", metavar="C", help="Configuration of the data set (default: the only one).")
     add("--dataset_split", default="train", metavar="S", help="Split of the data set.")
     add("--streaming", action="store_true", help="Whether to read the input while encoding, without a copy on disk.")
-    add("--text_column", metavar="T", help="Column with the text (default: 'text', or the only column).")
+    names = "Column with the text, or several to join (default: 'text', or the only column)."
+    add("--text_column", nargs="+", metavar="T", help=names)
+    add("--text_separator", default=". ", metavar="S", help="Separator of the joined columns.")
+    add("--id_column", metavar="C", help="Column with ids to store beside the vectors (default: none).")
     add = parser.add_argument_group("Output").add_argument
     add("--output_dir", metavar="V", required=True, help="Path to the folder of the shards.")
     add("--vector_type", choices=("float32", "float16", "int8", "binary"), default="float32",

@@ -54,6 +54,7 @@ def main() -> None:
     from mirror.common import trust
     from mirror.common.distributed import join_processes
     from mirror.common.files import make_output_folder
+    from mirror.common.reuse import lock_output_dir
     from mirror.evaluation import results
     from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
     from mirror.evaluation.plots import draw_all
@@ -66,7 +67,11 @@ def main() -> None:
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
     output_dir = make_output_folder(args.output_dir)
+    models = args.models or [args.model_name_or_path]
+    paths = results.result_paths(models, output_dir)
     state = join_processes(args.ddp_timeout)
+    if state.is_main_process:
+        lock_output_dir(output_dir)
     settings = EncodeSettings(
         batch_size=args.batch_size,
         cache_dir=None if args.no_cache else args.cache_dir or str(output_dir / "embeddings"),
@@ -88,7 +93,6 @@ def main() -> None:
     if name := args.second_model_name_or_path:
         encoder, sha256, second_encode = load(name)
         second = {"second_model_name_or_path": name, "second_pooling": encoder.pooling, "second_model_sha256": sha256}
-    models = args.models or [args.model_name_or_path]
     records, unfinished, figures = [], [], []
     for name, label in zip(models, results.short_names(models), strict=True):
         encoder, sha256, encode = load(name)
@@ -111,7 +115,7 @@ def main() -> None:
         written += draw_all(records, columns, table, [task.task for task in plan.tasks], output_dir) + figures
         sys.stdout.write(results.format_text(columns, table) + "\n")
         logger.info("Saved results to %s:\n%s", output_dir, results.list_files(written, output_dir))
-        logger.info(after_scoring(models, results.result_paths(models, output_dir)))
+        logger.info(after_scoring(models, paths))
     state.wait_for_everyone()
     state.destroy_process_group()
 

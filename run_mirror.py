@@ -17,7 +17,7 @@ from mirror.training.arguments import parse_arguments
 
 def main() -> None:
     script_args, data_args, config = parse_arguments(description=__doc__)
-    configure_logging()
+    configure_logging(config.script_log_level)
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.data.corpus import load_training_corpus

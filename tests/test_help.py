@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+import mirror
 from tests.documents import ROOT
 
 
@@ -28,13 +29,22 @@ MISTAKES = (
     ("run_mirror --loss nt_xnt", "did you mean 'nt_xent'?"),
     ("run_mirror --packing never", "--packing 'never' is unknown"),
     ("run_mirror --select_by alignment", "--select_by 'alignment' is unknown; one of own_text, alignment_uniformity"),
-    ("run_mirror --config absent.yaml", "--config absent.yaml: "),
+    ("run_mirror --config absent.yaml", "--config absent.yaml: no such file, and no published recipe"),
+    ("run_mirror --config wrd-bert.yaml", "did you mean 'word-bert'?"),
+    ("run_mirror --config recipes/word-bert.yaml --train_file absent.txt", "absent.txt: no such file"),
+    ("run_mirror --config elsewhere/word-bert.yaml", "--config elsewhere/word-bert.yaml: [Errno 2] No such file"),
+    ("run_mirror --temperature 1 2", "--temperature takes one value, got 1 2"),
+    ("run_mirror --pair_separator=a b", "--pair_separator takes one value, got a b"),
+    ("run_mirror texts.txt", "unexpected argument 'texts.txt': it follows no flag"),
+    ("run_cmlm --margin 0.1 0.2", "--margin takes one value, got 0.1 0.2"),
+    ("run_encode --output_dir o --model_name_or_path m --streaming true", "--streaming takes no value, got true"),
+    ("mirror.tools.search model texts.txt how to", "unexpected argument 'to'; put a text with spaces in quotes"),
     ("run_mirror --train_file absent.txt --seed 3 --no_dataloader_pin_memory", "absent.txt: no such file"),
     ("run_mirror --prompt a --prompt_name query", "give --prompt or --prompt_name, not both"),
     ("run_cmlm --stage cml", "did you mean 'cmlm'?"),
     ("run_cmlm --train_file absent.txt", "absent.txt: no such file"),
     ("run_cmlm --stage bitext --bitext_file absent.tsv", "absent.tsv: no such file"),
-    ("run_eval --taks sts", "unrecognized arguments"),
+    ("run_eval --taks sts", "unknown flag --taks; did you mean '--tasks'?"),
     ("run_eval --dtype int8", "invalid choice: 'int8'"),
     ("run_eval --models m --tasks sts --output_dir o --fit_on absent.txt", "--fit_on absent.txt: no such file"),
     ("run_encode --model_name_or_path m --output_dir o --input_file absent.txt", "absent.txt: no such file"),
@@ -81,6 +91,11 @@ def test_help_needs_no_torch(tmp_path):
     answers = run_without_torch([f"{name} --help" for name in PROGRAMS], tmp_path)
     for program, text in zip(PROGRAMS, answers, strict=True):
         assert "--help" in text and ("--help_all" in text) == (program in TRAINING), program
+
+
+def test_every_command_has_a_version(tmp_path):
+    answers = run_without_torch([f"{name} --version" for name in PROGRAMS], tmp_path)
+    assert {answer.partition(" of ")[2] for answer in answers} == {f"mirror-encoders {mirror.__version__} 0"}
 
 
 def test_mistakes_need_no_torch(tmp_path):

@@ -13,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import run_encode
-from mirror.common.errors import run_main
+from mirror.common.errors import InputError, run_main
+from mirror.common.reuse import _locks
 from mirror.modeling.encoder import Encoder
 from mirror.tools.vectors import MANIFEST
 from tests.documents import ROOT
@@ -61,7 +62,7 @@ def test_every_row_gets_one_vector(flags, streaming, texts, expected, tmp_path, 
     np.testing.assert_allclose(columns["vector"], expected, atol=1e-5)
 
     names = [f"shard-00000{number}.parquet" for number in range(4)]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [MANIFEST, *names]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["_lock", MANIFEST, *names]
     manifest = json.loads((tmp_path / "out" / MANIFEST).read_text())
     assert (manifest["num_rows"], manifest["num_shards"], manifest["dimension"]) == (50, 4, 32)
     assert (manifest["pooling"], manifest["dtype"], manifest["vector_type"]) == ("mean", "float32", "float32")
@@ -91,11 +92,46 @@ def test_binary_vectors_are_the_signs_and_the_run_says_what_they_cost(flags, exp
     assert line.startswith("binary vectors: recall@10 ") and line.endswith("against cosine in float32, among 44 texts")
 
 
+def test_the_files_of_another_run_are_no_leftovers(flags, tmp_path, monkeypatch):
+    encode_file(monkeypatch, *flags)
+    (tmp_path / "out" / "shard-000001.parquet").unlink()
+    being_written = tmp_path / "out" / "_shard-000001.parquet.77.tmp"
+    being_written.write_text("half")
+    code = "import sys; from mirror.common.reuse import lock_output_dir as lock; lock(sys.argv[1]); print(); input()"
+    for lock in _locks:  # this process is another run too
+        lock.release()
+    command, pipe = [sys.executable, "-c", code, str(tmp_path / "out")], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT) as other:
+        other.stdout.readline()
+        with pytest.raises(InputError, match=f"out is in use by process {other.pid} .*; wait for its end"):
+            encode_file(monkeypatch, *flags)
+        assert being_written.exists()
+        other.communicate(b"\n")
+    encode_file(monkeypatch, *flags)
+    assert not being_written.exists() and stored(tmp_path / "out")["row"] == list(range(50))
+
+
+def test_ids_are_stored_beside_the_vectors(flags, tmp_path, monkeypatch):
+    table = tmp_path / "rows.csv"
+    table.write_text("sku,title,text\n007,a cat,small\n8,,\n1e5,a cat,\n")
+    flags[flags.index("--input_file") + 1] = table
+    flags += ["--text_column", "title", "text", "--id_column", "sku", "--keep_text"]
+    encode_file(monkeypatch, *flags)
+    columns = stored(tmp_path / "out")
+    assert (columns["id"], columns["text"]) == (["007", "8", "1e5"], ["a cat. small", "", "a cat"])
+    table.write_text(table.read_text().replace("007", "7"))
+    with pytest.raises(InputError, match="holds vectors of other texts: the input has changed"):
+        encode_file(monkeypatch, *flags)
+    with pytest.raises(InputError, match="holds vectors with id_column sku, not None"):
+        encode_file(monkeypatch, *(flag for flag in flags if flag not in ("--id_column", "sku")))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"--input_file": "absent.txt"}, "absent.txt: no such file"),
         ({"--input_file": __file__}, "unknown ending"),
+        ({"--id_column": "body"}, "has no column 'body'"),
         ({"--text_column": "body"}, "has no column 'body'; it has text"),
         ({"--output_dir": __file__}, "cannot be a folder"),
         ({"--pooling": "median"}, "unknown pooling 'median'"),

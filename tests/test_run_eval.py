@@ -14,6 +14,7 @@ import torch
 import run_eval
 from mirror.common.errors import InputError, run_main
 from mirror.evaluation import retrieval
+from mirror.evaluation.results import result_paths
 from mirror.modeling.encoder import Encoder
 from tests.evaluation.folder import write_tsv
 from tests.processes import run_two_processes
@@ -94,7 +95,7 @@ def test_several_models_are_shown_side_by_side(bert_folder, data_dir, tmp_path, 
     (files,) = (message for message in caplog.messages if message.startswith("Saved results to "))
     stems = {line.split()[0]: line.split()[1:] for line in files.splitlines()[1:]}
     named = {Path(first).with_suffix(s) for first, more in stems.items() for s in (Path(first).suffix, *more)}
-    assert {tmp_path / "out" / path for path in named} == {p for p in (tmp_path / "out").rglob("*") if p.is_file()}
+    assert {tmp_path / "out" / path for path in named} == {p for p in (tmp_path / "out").rglob("[!_]*") if p.is_file()}
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["rg65", "sts17_es"]
     first, second = Path(bert_folder).name, other.name
@@ -152,7 +153,7 @@ def test_a_second_run_uses_the_cache_of_the_first(bert_folder, data_dir, tmp_pat
         (["--tasks", "rg65", "--second_model_name_or_path", "a"], "is for the tasks bli_..., and none of them is in --tasks"),
         (["--tasks", "rg65", "--fit_on", "nowhere.txt"], "--fit_on nowhere.txt: no such file"),
         (["--tasks", "rg65", "--output_dir", __file__], "--output_dir .* cannot be a folder: File exists"),
-        (["--task", "rg65"], "unrecognized arguments: --task"),
+        (["--task", "rg65"], "unknown flag --task; did you mean '--tasks'"),
         ([], "--tasks is missing"),
     ],
 )  # fmt: skip
@@ -162,6 +163,12 @@ def test_errors_are_one_line(bert_folder, data_dir, tmp_path, monkeypatch, flags
         evaluate(monkeypatch, *common, "--output_dir", tmp_path / "out", *flags)
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out" / "results.json").exists()
+
+
+@pytest.mark.parametrize("names", [("m 1", "m_1"), ("a/x", "a x", "b/x", "a/x"), ("M", "m")])
+def test_two_models_never_write_to_one_folder(names, tmp_path):
+    with pytest.raises(InputError, match=r"--models '.*' and '.*' would both write to .*; score one of them with"):
+        result_paths(names, tmp_path)
 
 
 def test_a_masked_lm_without_pooling_is_refused(bert_folder, data_dir, tmp_path, monkeypatch, capsys):

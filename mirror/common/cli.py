@@ -9,9 +9,12 @@ import argparse
 import logging
 import os
 import re
+import sys
+from collections.abc import Sequence
 from typing import NoReturn
 
-from mirror.common.errors import InputError
+import mirror
+from mirror.common.errors import InputError, did_you_mean
 
 
 TRUST = {
@@ -27,6 +30,35 @@ class OneLineErrors:
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; --help lists the flags")
+
+    def refuse_leftover(self, unknown: Sequence[str], argv: Sequence[str]) -> None:
+        """Raise an `InputError` about the first of the arguments that no flag has taken, if there are any."""
+        if not unknown:
+            return
+        flags = {spelling: action for action in self._actions for spelling in action.option_strings}
+        if unknown[0].startswith("--"):
+            name = unknown[0].partition("=")[0]
+            self.error(
+                f"unknown flag {name}{did_you_mean(name, [spelling for spelling in flags if spelling[:2] == '--'])}"
+            )
+        before = argv[: argv.index(unknown[0])]
+        starts = [index for index, word in enumerate(before) if word.startswith("--")]
+        if any(not action.option_strings for action in self._actions):  # it may have been meant for one of those
+            self.error(f"unexpected argument '{unknown[0]}'; put a text with spaces in quotes")
+        if not starts:
+            self.error(f"unexpected argument '{unknown[0]}': it follows no flag")
+        name, _, value = argv[starts[-1]].partition("=")
+        values = " ".join([*([value] if value else []), *argv[starts[-1] + 1 : len(before)], unknown[0]])
+        takes_none = name in flags and flags[name].nargs == 0
+        takes = (
+            f"no value, got {values}" if takes_none else f"one value, got {values}; put a text with spaces in quotes"
+        )
+        self.error(f"{name} takes {takes}")
+
+    def add_version(self) -> None:
+        """Add `--version`."""
+        version = f"%(prog)s of mirror-encoders {mirror.__version__}"
+        self.add_argument("--version", action="version", version=version, help="show the version and exit")
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -56,6 +88,13 @@ class Parser(OneLineErrors, argparse.ArgumentParser):
 
     def __init__(self, description: str | None):
         super().__init__(description=description, formatter_class=HelpFormatter, allow_abbrev=False)
+        self.add_version()
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace=None) -> argparse.Namespace:
+        """Parse a command line. An argument that no flag takes is an `InputError`."""
+        values, unknown = self.parse_known_args(args, namespace)
+        self.refuse_leftover(unknown, sys.argv[1:] if args is None else args)
+        return values
 
 
 def add_trust(parser: argparse._ActionsContainer) -> None:
@@ -87,10 +126,21 @@ def positive(text: str) -> int:
     return number
 
 
+class LogHandler(logging.StreamHandler):
+    """Writes lines to stderr. A progress bar is cleared first and drawn again below the line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "tqdm" not in sys.modules:  # then there is no bar
+            return super().emit(record)
+        with sys.modules["tqdm"].tqdm.external_write_mode(file=self.stream):
+            super().emit(record)
+
+
 def configure_logging(level: int = logging.INFO) -> None:
     """Log plain lines to stderr. Of chatty libraries and a machine's other processes, log only warnings."""
     is_first = os.environ.get("LOCAL_RANK", "0") == "0"
-    logging.basicConfig(format="%(message)s", level=level if is_first else max(level, logging.WARNING))
+    level = level if is_first else max(level, logging.WARNING)
+    logging.basicConfig(format="%(message)s", level=level, handlers=[LogHandler()])
     for name in ("httpx", "httpx2", "absl", "fontTools"):
         logging.getLogger(name).setLevel(logging.WARNING)
     # The client of the Hub has its own handler: each line would appear twice.

@@ -23,6 +23,7 @@ from mirror.common.cli import TRUST, HelpFormatter, OneLineErrors, Parser, add_t
 from mirror.common.errors import InputError, did_you_mean, library_errors, reason
 
 
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"  # also in an installed package
 LIBRARY_HELP = """\
 Every flag of transformers' TrainingArguments works too, for example --seed, --max_steps, --save_steps,
 --resume_from_checkpoint true, --report_to tensorboard and --push_to_hub; --help_all lists them all."""
@@ -34,6 +35,7 @@ class FlagParser(OneLineErrors, HfArgumentParser):
     def __init__(self, dataclass_types: tuple[type, ...], description: str | None = None, **settings):
         settings = {"usage": "%(prog)s [--flag value ...]", "formatter_class": HelpFormatter} | settings
         super().__init__(dataclass_types, description=description, allow_abbrev=False, **settings)
+        self.add_version()
         for action in self._actions:
             if action.dest in ("bf16", "fp16"):  # three values: a bare flag means true, no flag means automatic
                 action.nargs, action.const = "?", True
@@ -111,9 +113,21 @@ class HelpAll(argparse.Action):
 
 
 def load_recipe(path: str) -> dict:
-    """Return the content of a recipe as YAML reads it. Raise an `InputError` if there is none, or no mapping in it."""
+    """Return the content of a recipe as YAML reads it. Raise an `InputError` if there is none, or no mapping in it.
+
+    A name such as `word-bert`, `word-bert.yaml` or `recipes/word-bert.yaml` is that of a published recipe if there is
+    no such file.
+    """
+    file = Path(path)
+    if not file.exists() and file.parent in (Path("."), Path("recipes")):
+        published = {place.stem: place for place in RECIPES.glob("*.yaml")}
+        if file.stem not in published:
+            raise InputError(
+                f"--config {path}: no such file, and no published recipe{did_you_mean(file.stem, published)}"
+            )
+        file = published[file.stem]
     with library_errors(f"--config {path}"):
-        text = Path(path).read_text(encoding="utf-8")
+        text = file.read_text(encoding="utf-8")
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):  # a few lines can mean gigabytes
             raise InputError(f"--config {path}: YAML aliases (*name) are not supported; write the value out")
         content = yaml.safe_load(text)
@@ -126,7 +140,9 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
     """Return the values of a recipe as the command line would parse them. Raise an `InputError` for an unknown key."""
     content = load_recipe(path)
     # Reversed, because of --x and --no_x the first one takes a value.
-    actions = {item.dest: item for item in reversed(parser._actions) if item.dest not in ("help", "help_all")}
+    actions = {
+        item.dest: item for item in reversed(parser._actions) if item.dest not in ("help", "help_all", "version")
+    }
     for key in content:
         if key in TRUST:
             raise InputError(f"--config {path}: a recipe cannot set '{key}'; give it on the command line")
@@ -148,9 +164,7 @@ def _parse(parser: argparse.ArgumentParser, argv: list[str] | None) -> argparse.
     recipe_path = early.parse_known_args(argv)[0].config
     parser.set_defaults(**read_recipe(recipe_path, parser) if recipe_path else {})
     values, unknown = parser.parse_known_args(argv)
-    if unknown:
-        flags = [action.option_strings[0] for action in parser._actions]
-        raise InputError(f"unknown flag {unknown[0]}{did_you_mean(unknown[0], flags)}")
+    parser.refuse_leftover(unknown, argv)
     return values
 
 

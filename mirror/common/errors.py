@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
+import io
 import os
 import select
 import signal
@@ -11,9 +12,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NoReturn
 
 
+CACHES = (
+    ("datasets", "HF_DATASETS_CACHE", "datasets.config"),
+    ("Hugging Face", "HF_HOME", "huggingface_hub.constants"),
+)  # name, variable that moves it, module with its path
+NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # full, over quota, too large, read-only
 
 
@@ -24,6 +31,11 @@ class InputError(ValueError):
 def one_line(error: object, limit: int = 300) -> str:
     """Return an error's message without line breaks, cut at `limit` characters, or its type if it has no message."""
     return " ".join(str(error).split())[:limit] or type(error).__name__
+
+
+def printable(text: str) -> str:
+    """Return a user's text with line breaks and other control characters as escapes, for one line of a log."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
 
 
 def reason(error: BaseException) -> str:
@@ -38,13 +50,16 @@ def reason(error: BaseException) -> str:
 def library_errors(what: str, let_through: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     """Turn any error of a library, except `let_through`, into an `InputError`: what failed, and the library's reason.
 
-    A full disk, and a collective that fails because another process did, pass unchanged: `run_main` explains them.
+    A full disk, a cache that cannot be used, and a collective that fails because another process did, are not blamed on
+    `what`: `run_main` explains them.
     """
     try:
         yield
     except (InputError, *let_through):
         raise
     except Exception as error:
+        if line := cache_failure(error):
+            raise InputError(line) from error
         if getattr(error, "errno", None) in DISK_ERRORS or (isinstance(error, RuntimeError) and _peer_failure(error)):
             raise
         raise InputError(f"{what}: {reason(error)}") from error
@@ -52,6 +67,22 @@ def library_errors(what: str, let_through: tuple[type[Exception], ...] = ()) -> 
         if type(error).__name__ != "PanicException":
             raise
         raise InputError(f"{what}: {reason(error)}") from error
+
+
+def cache_failure(error: BaseException) -> str | None:
+    """Return one line if an error concerns a cache folder of the Hugging Face libraries or a parent of it, else None."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, str) or not error.strerror:
+        return None
+    failed = Path(error.filename)
+    for name, variable, module in CACHES:
+        if module not in sys.modules:  # then nothing has used this cache
+            continue
+        cache = Path(getattr(sys.modules[module], variable))
+        # A missing folder is created from its first missing parent on, which the error names. `/` would be anybody's.
+        is_parent = failed in (cache, *cache.parents) and failed != Path("/")
+        if is_parent or (cache in failed.parents and error.errno in NOT_WRITABLE):
+            return f"the {name} cache {cache} cannot be written ({error.strerror}); set {variable} to another folder"
+    return None
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -63,11 +94,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def run_main(main: Callable[[], None]) -> None:
     """Run a script's `main` and turn errors that the user can fix into one line on stderr.
 
-    Exit with 2 after an `InputError` or a disk that is full or fails, with 1 if another process of a distributed run failed, with
-    130 after Ctrl-C, and silently with 141 if the reader of stdout, such as `head`, has closed it.
+    Exit with 2 after an `InputError`, a path that cannot be used, or a disk that is full or fails, with 1 if another process of a
+    distributed run failed, with 130 after Ctrl-C, and silently with 141 if the reader of stdout, such as `head`, has closed it.
     """
+    _prepare_streams()
     try:
         try:
+            _check_folders()
             main()
         finally:
             sys.stdout.flush()
@@ -85,14 +118,47 @@ def run_main(main: Callable[[], None]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)  # the exit status that shells expect when nobody reads the output
     except OSError as error:
-        if error.errno not in (*DISK_ERRORS, errno.EIO):
+        if (line := cache_failure(error) or _path_failure(error)) is None:
             raise
-        fix = "check the disk" if error.errno == errno.EIO else "free some space"
-        _exit_with(f"{one_line(error)}; {fix}, then run the same command again", 2)
+        _exit_with(line, 2)
     except RuntimeError as error:
         if (line := _peer_failure(error)) is None:
             raise
         _exit_with(line, 1)
+
+
+def _prepare_streams() -> None:
+    """Make stdin, stdout and stderr usable: closed ones lead nowhere, and any text can be printed."""
+    # In this order each gets its own descriptor, the lowest that is free. Otherwise the next file that a library opens
+    # would get it, and be read or overwritten as a stream.
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Output for other programs is UTF-8 whatever the locale says, as their input is.
+        encoding = sys.stdout.encoding if sys.stdout.isatty() else "utf-8"
+        sys.stdout.reconfigure(encoding=encoding, errors="backslashreplace")
+
+
+def _check_folders() -> None:
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise InputError("the current folder does not exist any more; cd to another one") from error
+    if os.path.expanduser("~") == "~" and not os.environ.get("HF_HOME"):  # a user id without an entry in /etc/passwd
+        raise InputError(
+            "this user has no home folder for caches; set HOME or HF_HOME to a folder that can be written"
+        )
+
+
+def _path_failure(error: OSError) -> str | None:
+    """Return one line for a path or a disk that cannot be used, and None for any other error."""
+    fixes = {errno.EIO: "check the disk", errno.EROFS: "choose a folder that can be written"}
+    if error.errno in (*DISK_ERRORS, errno.EIO):
+        return f"{one_line(error)}; {fixes.get(error.errno, 'free some space')}, then run the same command again"
+    if error.filename is None or not error.strerror:
+        return None
+    return f"{os.fsdecode(error.filename)}: {error.strerror}; check this path and your rights"
 
 
 def _peer_failure(error: RuntimeError) -> str | None:

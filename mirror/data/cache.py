@@ -6,7 +6,6 @@ two batches of rows, opens as a shorter one. Only a complete file ends with the 
 
 from __future__ import annotations
 
-import errno
 import functools
 import hashlib
 import inspect
@@ -28,7 +27,7 @@ from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher, generate_random_fingerprint, get_temporary_cache_files_directory
 from transformers import PreTrainedTokenizerBase
 
-from mirror.common.errors import InputError, one_line
+from mirror.common.errors import InputError, cache_failure, one_line
 
 
 logger = logging.getLogger(__name__)
@@ -205,11 +204,8 @@ def _cache_errors() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cache, place = str(datasets.config.HF_DATASETS_CACHE), str(error.filename or error)
-        is_of_cache = cache in place or (error.filename and cache.startswith(place))  # a parent that cannot be made
-        if is_of_cache and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            reason = f"the datasets cache {cache} cannot be written ({error.strerror})"
-            raise InputError(f"{reason}; set HF_DATASETS_CACHE to another folder") from error
+        if line := cache_failure(error):
+            raise InputError(line) from error
         raise
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from datasets import Dataset, IterableDataset
 from datasketch import MinHash, MinHashLSH
 
-from mirror.common.errors import InputError
+from mirror.common.errors import InputError, printable
 from mirror.data.augmentation import augmentation_name, is_maskable
 from mirror.data.files import reading
 from mirror.data.source import CorpusSource, source_name
@@ -246,6 +246,7 @@ def format_report(report: dict, near_duplicates: NearDuplicates | None = None) -
         advice = "dropped" if dropped else "kept; --near_duplicates drop leaves them out"
         lines.append(f"  near-duplicates      {report['near_duplicate_rows']:,}{searched} {advice}, such as")
         for pair in near_duplicates.examples if near_duplicates else ():
+            pair = [printable(text) for text in pair]
             lines.append("    " + "  ~  ".join(text if len(text) <= 50 else f"{text[:47]}..." for text in pair))
     lines += [
         f"  blank rows           {report['blank_rows_dropped']:,} dropped",

@@ -14,6 +14,7 @@ import numpy as np
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
 
 from mirror.common.errors import InputError, one_line
+from mirror.common.hub import INSTEAD, hub_failure
 from mirror.data.cache import load_dataset, map_rows
 from mirror.data.cleaning import Corpus, clean, find_near_duplicates
 from mirror.data.docstrings import collect, training_texts
@@ -151,8 +152,12 @@ def text_rows(source: CorpusSource, strip: bool = True, id_column: str | None = 
     """
     if source.dataset_name:
         name, options = source.dataset_name, {"split": source.dataset_split, "streaming": source.streaming}
+        failure = None if Path(name).exists() else hub_failure()
         with reading(f"--dataset_name {name}"):
-            rows = load_dataset(name, source.dataset_config_name, **options)
+            try:
+                rows = load_dataset(name, source.dataset_config_name, **options)
+            except ConnectionError as error:
+                raise InputError(f"--dataset_name {name}: {failure or one_line(error)}; {INSTEAD}") from error
         rows = pick_columns(rows, name, source, strip, id_column)
     else:
         paths = expand_paths(source.train_file or ())

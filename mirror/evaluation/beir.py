@@ -144,7 +144,7 @@ def _load(corpus: Path, queries: Path, qrels: Path, versions: tuple) -> SearchDa
     asked, empty = _texts(queries, "query")
     if empty:
         raise InputError(f"{place(queries, empty[0][0])}: query '{empty[0][1]}' has no text")
-    judged = _read_qrels(qrels, documents, asked, (corpus, queries))
+    judged = read_qrels(qrels, documents, asked, (corpus, queries))
     if unjudged := len(asked) - len(judged):
         line = "%s: %d of %d queries have no qrels in %s and are left out"
         logger.info(line, queries, unjudged, len(asked), qrels.name)
@@ -178,7 +178,7 @@ def _texts(path: Path, what: str) -> tuple[dict[str, str], list[tuple[int, str]]
     return texts, empty
 
 
-def _read_qrels(
+def read_qrels(
     path: Path, documents: dict[str, str], queries: dict[str, str], names: tuple[Path, Path]
 ) -> dict[str, dict[str, float]]:
     """Read the relevance of documents, by query and document id."""

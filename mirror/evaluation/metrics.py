@@ -15,7 +15,14 @@ from mirror.modeling.encoder import Encode
 logger = logging.getLogger(__name__)
 
 
-class PairSimilarity(evaluate.Metric):
+class InMemoryMetric(evaluate.Metric):
+    """Metric that needs no folder. Create it with `keep_in_memory=True`."""
+
+    def _build_data_dir(self) -> str:
+        return ""  # `evaluate` creates a folder in the home, which a container may not have, even if it stays empty
+
+
+class PairSimilarity(InMemoryMetric):
     """Spearman's and Pearson's correlation of similarities with human scores (Reimers, Beyer and Gurevych 2016).
 
     `compute(predictions=cosines, references=scores)` returns `{"spearman": float, "pearson": float}`. Ties get their
@@ -35,7 +42,7 @@ class PairSimilarity(evaluate.Metric):
         return {name: float(measure(predictions, references).statistic) for name, measure in measures.items()}
 
 
-class Retrieval(evaluate.Metric):
+class Retrieval(InMemoryMetric):
     """Accuracy@k and mean reciprocal rank (MRR) of the correct answer.
 
     `compute(predictions=ranks)` returns `accuracy@1`, `accuracy@5` and `mrr`. Ranks start at 1.

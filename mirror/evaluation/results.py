@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import evaluate
 
+from mirror.common.errors import InputError
 from mirror.common.files import atomic_write_text
 from mirror.common.reuse import to_python_scalar
 from mirror.evaluation.published import Row
@@ -50,9 +51,19 @@ def file_name(text: str) -> str:
 
 
 def result_paths(models: Sequence[str], output_dir: Path) -> list[Path]:
-    """Return the path of each model's results.json: in the output folder, or with several models in a folder for each."""
+    """Return the path of each model's results.json: in the output folder, or with several models in a folder for each.
+
+    Raises:
+        InputError: two models would share a folder, also where case does not matter.
+    """
     if len(models) == 1:
         return [output_dir / "results.json"]
+    folders: dict[str, str] = {}
+    for model, name in zip(models, map(file_name, short_names(models)), strict=True):
+        if name.lower() in folders:
+            both = f"'{folders[name.lower()]}' and '{model}' would both write to {output_dir / name}"
+            raise InputError(f"--models {both}; score one of them with another --output_dir")
+        folders[name.lower()] = model
     return [output_dir / file_name(name) / "results.json" for name in short_names(models)]
 
 

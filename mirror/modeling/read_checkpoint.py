@@ -22,6 +22,7 @@ from transformers.utils import logging as transformers_logging
 
 from mirror.common import trust
 from mirror.common.errors import InputError, library_errors
+from mirror.common.hub import INSTEAD, hub_failure
 from mirror.modeling.pooling import POOLING_MODES
 
 
@@ -196,6 +197,9 @@ def check_name(name_or_path: str) -> None:
     except HFValidationError as error:
         message = f"cannot load model '{name_or_path}': there is no such folder, and it is not a Hub id"
         raise InputError(message) from error
+    if failure := hub_failure():
+        if not any(trust.model_file(name_or_path, name) for name in ("config.json", "modules.json")):
+            raise InputError(f"cannot load model '{name_or_path}': it is not cached, and {failure}; {INSTEAD}")
 
 
 def check_size(name_or_path: str, config: PretrainedConfig, subfolder: str | None = None) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from transformers import AutoConfig
 
-from mirror.common.config_parser import load_recipe
+from mirror.common.config_parser import RECIPES, load_recipe
 from mirror.common.errors import InputError, one_line
 from mirror.common.reuse import digest, file_digest
 from mirror.evaluation.published import checkpoint_name
@@ -18,8 +18,7 @@ from mirror.studies.study import Cell, Study
 
 Flags = dict[str, list[str]]
 
-ROOT = Path(__file__).resolve().parents[2]  # also in an installed package: recipes and scripts are beside it
-RECIPES = ROOT / "recipes"
+ROOT = Path(__file__).resolve().parents[2]  # also in an installed package: scripts are beside it
 
 
 @dataclass(frozen=True)

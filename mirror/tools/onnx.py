@@ -175,6 +175,7 @@ def main() -> None:
     except ImportError as error:
         raise InputError(f'--onnx needs {error.name}: pip install "mirror-encoders[onnx]"') from error
     from mirror.common import trust
+    from mirror.common.reuse import lock_output_dir
     from mirror.data.corpus import load_training_corpus
     from mirror.data.source import CorpusSource
     from mirror.modeling.encoder import Encoder
@@ -185,6 +186,7 @@ def main() -> None:
     folder = Path(args.folder)
     if not (folder / "modules.json").exists():
         raise InputError(f"{folder}: no modules.json; give the --output_dir of a finished run")
+    lock_output_dir(folder)  # against another export, and a run that is still going on
     encoder = Encoder.from_pretrained(str(folder), device="cpu")
     if encoder.pooling not in ("cls", "mean", "max"):
         message = "which runtimes of ONNX models do not support; use cls, mean or max"

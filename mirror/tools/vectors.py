@@ -1,7 +1,7 @@
 """A folder of parquet shards with one embedding per row of the input, and smaller types for stored embeddings.
 
     OUT/_manifest.json          settings that all vectors share; the numbers of rows and shards, once complete
-    OUT/shard-000000.parquet    row (int64), vector (list of numbers), scale (with int8), text (with keep_text)
+    OUT/shard-000000.parquet    row (int64), vector (list of numbers), scale (with int8), id (with ids), text (with keep_text)
     OUT/shard-000001.parquet    the next `shard_rows` rows, and so on; only the last shard may be shorter
 
 Shards are written atomically, so after a crash the same command continues with the missing shards. Programs that
@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from mirror.common.errors import InputError, library_errors, one_line
 from mirror.common.files import atomic_path, atomic_write_text, make_output_folder
-from mirror.common.reuse import digest
+from mirror.common.reuse import LOCK, digest, lock_output_dir
 from mirror.common.vectors import top_k, unit_length
 from mirror.data.corpus import read_batches, text_rows
 from mirror.data.source import CorpusSource
@@ -66,28 +66,30 @@ class ShardFolder:
         return self.path / f"shard-{number:06d}.parquet"
 
     def open(self) -> None:
-        """Create the folder, or check that it was created with the same settings. Delete leftovers of a crash."""
+        """Create and lock the folder, or check that it was created with the same settings. Delete leftovers of a crash."""
         make_output_folder(self.path)
+        lock_output_dir(self.path)  # what another run is writing is no leftover
         manifest = self.path / MANIFEST
         left = {*self.path.glob("_shard-*.tmp"), *self.path.glob(f"_{MANIFEST}.*.tmp")}
         if manifest.exists():
             with library_errors(str(manifest)):
                 stored = dict(json.loads(manifest.read_text(encoding="utf-8")))
-            for key, value in self.settings.items():
+            for key in (*self.settings, "id_column"):  # which only a folder with ids has
+                value = self.settings.get(key)
                 if stored.get(key) != value:
                     raise InputError(
                         f"--output_dir {self.path} holds vectors with {key} {stored.get(key)}, not {value}; "
                         "use another folder, or delete it to start over"
                     )
-        elif set(self.path.iterdir()) - left:
+        elif set(self.path.iterdir()) - left - {self.path / LOCK}:
             raise InputError(f"--output_dir {self.path} contains other files; give a new or an empty folder")
         else:
             atomic_write_text(manifest, json.dumps(self.settings, indent=2) + "\n")
         for temporary in left:
             temporary.unlink()
 
-    def holds(self, number: int, texts: Sequence[str]) -> bool:
-        """Return whether shard `number` exists, or raise an InputError if it has vectors of other texts.
+    def holds(self, number: int, rows: dict[str, list[str]]) -> bool:
+        """Return whether shard `number` exists, or raise an InputError if it has vectors of other texts or ids.
 
         A damaged shard counts as missing and is written again.
         """
@@ -99,23 +101,23 @@ class ShardFolder:
         except (pa.ArrowException, OSError) as error:
             logger.warning("%s is damaged (%s); its rows are encoded again", shard, one_line(error, 120))
             return False
-        if stored != digest(list(texts)).encode():
+        if stored != _digest(rows):
             raise InputError(f"{shard} holds vectors of other texts: the input has changed; use another --output_dir")
         return True
 
-    def write(self, number: int, texts: Sequence[str], vectors: np.ndarray) -> None:
-        """Write shard `number` atomically, of N texts in input order and their embeddings, (N, D) float32."""
+    def write(self, number: int, rows: dict[str, list[str]], vectors: np.ndarray) -> None:
+        """Write shard `number` atomically: N rows of `text`, and `id` if they have ids, and embeddings, (N, D) float32."""
         stored, scale = encode_vectors(vectors, self.vector_type)
         flat = pa.array(np.ascontiguousarray(stored).reshape(-1))
         columns = {
-            "row": pa.array(np.arange(len(texts)) + number * self.shard_rows, pa.int64()),
+            "row": pa.array(np.arange(len(vectors)) + number * self.shard_rows, pa.int64()),
             "vector": pa.FixedSizeListArray.from_arrays(flat, stored.shape[1]),
         }
         if scale is not None:
             columns["scale"] = pa.array(scale)
-        if self.keep_text:
-            columns["text"] = pa.array(texts, pa.string())
-        table = pa.table(columns).replace_schema_metadata({DIGEST: digest(list(texts)).encode()})
+        for name in ("id",) * ("id" in rows) + ("text",) * self.keep_text:
+            columns[name] = pa.array(rows[name], pa.string())
+        table = pa.table(columns).replace_schema_metadata({DIGEST: _digest(rows)})
         with atomic_path(self.shard(number)) as temporary:
             pq.write_table(table, temporary, use_dictionary=False)  # vectors rarely repeat
 
@@ -133,9 +135,13 @@ class ShardFolder:
         atomic_write_text(self.path / MANIFEST, json.dumps(self.settings | counts, indent=2) + "\n")
 
 
-def read_rows(source: CorpusSource) -> Dataset | IterableDataset:
-    """Read all rows of the input as the column `text`, in input order, with blank and duplicate rows."""
-    return text_rows(source, strip=False)
+def _digest(rows: dict[str, list[str]]) -> bytes:
+    return digest([rows["text"], rows["id"]] if "id" in rows else rows["text"]).encode()
+
+
+def read_rows(source: CorpusSource, id_column: str | None = None) -> Dataset | IterableDataset:
+    """Read all rows of the input as `text`, and `id` with an id column, in input order, with blank and duplicate rows."""
+    return text_rows(source, strip=False, id_column=id_column)
 
 
 def fill(
@@ -150,7 +156,7 @@ def fill(
     Every process reads all rows, which is cheap compared to encoding, and encodes every `num_processes`-th shard.
 
     Args:
-        rows: dataset with the column `text`.
+        rows: dataset with the column `text`, and `id` if the shards are to have ids.
         encode: texts to embeddings, (N, D) float32.
 
     Returns:
@@ -161,9 +167,9 @@ def fill(
     with tqdm(total=total, desc="rows", unit="row", unit_scale=True, disable=None if process == 0 else True) as bar:
         for number, batch in enumerate(read_batches(rows, folder.shard_rows, "the input")):
             texts = batch["text"]
-            if number % num_processes == process and not folder.holds(number, texts):
+            if number % num_processes == process and not folder.holds(number, batch):
                 vectors = encode(texts)
-                folder.write(number, texts, vectors)
+                folder.write(number, batch, vectors)
                 if number == 0 and folder.vector_type != "float32":  # early, while a long run can still be stopped
                     share, entries = recall(vectors, folder.vector_type)
                     if not np.isnan(share):

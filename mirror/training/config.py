@@ -140,6 +140,11 @@ def check_optimizer(args: TrainingArguments) -> None:
         }
         get_scheduler(args.lr_scheduler_type, optimizer, **options)
 
+    @property
+    def script_log_level(self) -> int:
+        """The level of `--log_level` on this process. Default: information, where transformers has warnings."""
+        return logging.INFO if self.log_level == "passive" else self.get_process_log_level()
+
 
 def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tuple[bool, bool, str]:
     """Return (bf16, fp16, reason): what the user asked for, otherwise what is fast on the device."""

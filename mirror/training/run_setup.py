@@ -45,8 +45,9 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
         InputError: a folder that cannot be used, a checkpoint that does not exist, or a wrong flag.
     """
     transformers_logging.set_verbosity(args.get_process_log_level())
-    if args.local_process_index != 0:
+    if args.disable_tqdm or args.local_process_index != 0:
         disable_progress_bars()
+        transformers_logging.disable_progress_bar()
     if Path(model_name_or_path).resolve() == EMBEDDED_MODEL:
         logger.info(
             "model: the embedded mini-mlm, a small one for trying things out. Use --model_name_or_path for another"

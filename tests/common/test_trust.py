@@ -206,5 +206,5 @@ def test_scripts_that_score_and_encode_have_the_same_door(folder, tmp_path, monk
 def test_a_task_name_is_no_path(name, tmp_path, bert_folder, monkeypatch):
     flags = ["--model_name_or_path", bert_folder, "--data_dir", str(tmp_path), "--output_dir", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", ["run_eval.py", *flags, "--tasks", name])
-    with pytest.raises(InputError, match="unknown"):
+    with pytest.raises(InputError, match="unknown|no such file"):
         run_eval.main()

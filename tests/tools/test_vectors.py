@@ -103,7 +103,7 @@ def test_vectors_of_another_model_type_or_input_are_refused(tmp_path):
 def test_a_folder_whose_manifest_was_being_written_at_a_crash_is_used(tmp_path):
     (tmp_path / "__manifest.json.77.tmp").write_text("{")
     ShardFolder(tmp_path, {}, shard_rows=10).open()
-    assert [path.name for path in tmp_path.iterdir()] == ["_manifest.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_lock", "_manifest.json"]
 
 
 def test_values_inputs_and_folders_that_cannot_be_used_are_errors(tmp_path):
