@@ -92,9 +92,8 @@ class Parser(OneLineErrors, argparse.ArgumentParser):
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None) -> argparse.Namespace:
         """Parse a command line. An argument that no flag takes is an `InputError`."""
-        values, unknown = self.parse_known_args(args, namespace)
-        self.refuse_leftover(unknown, sys.argv[1:] if args is None else args)
-        return values
+        self.refuse_leftover(self.parse_known_args(args)[1], sys.argv[1:] if args is None else args)
+        return super().parse_args(args, namespace)
 
 
 def add_trust(parser: argparse._ActionsContainer) -> None:

@@ -36,7 +36,7 @@ ASIDE = "_encoder"  # the underscore keeps it out of pushes
 # Not in the manifest: mirror-card rewrites the first three, and the note is not pushed.
 CHANGEABLE = (CARD, SCORES_FILE, FIGURE, LOCAL_BASE)
 COMMIT_MESSAGES = {"mirror": "Mirror encoder", "cmlm": "CMLM encoder"}
-COMMANDS = {"run_mirror.py": "mirror-train", "run_eval.py": "mirror-eval"}
+COMMANDS = {"run_mirror.py": "mirror-train", "run_eval.py": "mirror-eval"}  # mirror.tools.x is mirror-x
 
 
 def finish(trainer: ResumableTrainer) -> None:
@@ -162,7 +162,7 @@ def describe(trainer: ResumableTrainer, folder: Path) -> None:
             logger.info(describe_scores(record.own_text, record.own_text_together))
         if record and record.kept:
             logger.info(describe_outcome(record.kept))
-        logger.info(after_training(args.output_dir, trainer.base_model))
+        logger.info(after_training(args.output_dir, trainer.base_model, _texts_of(trainer)))
 
 
 def _try_twice(act: Callable[[], None]) -> None:
@@ -174,17 +174,28 @@ def _try_twice(act: Callable[[], None]) -> None:
         act()
 
 
-def after_training(folder: str, base_model: str) -> str:
-    """Return the next commands for a new encoder, which the run made of `base_model`."""
+def _texts_of(trainer: ResumableTrainer) -> list[str]:
+    """Return the first --train_file of a run on texts, and the flag of its columns."""
+    source = getattr(getattr(trainer, "corpus", None), "source", None)
+    if not (source and source.train_file):
+        return []
+    columns = source.pair_columns[-1:] if source.pair_columns else source.text_column
+    return [source.train_file[0], *(["--text_column", *columns] if columns else [])]
+
+
+def after_training(folder: str, base_model: str, texts: Sequence[str] = ()) -> str:
+    """Return the next commands for a new encoder, which the run made of `base_model` and `texts` (a file and flags)."""
+    file, *flags = texts or ["my_texts.txt"]
+    search = shlex.join([file, "a query", *flags])
     if Path(base_model).is_relative_to(Path.cwd()):
         base_model = str(Path(base_model).relative_to(Path.cwd()))
     folder, base = shlex.quote(folder), shlex.quote(base_model)
     return _listing(
         {
-            f"python -m mirror.tools.search {folder} my_texts.txt 'a query'": "search your texts",
-            f"python -m mirror.tools.demo {folder} --before {base}": "before and after, in a browser",
+            f"{_script('search')} {folder} {search}": "search your texts",
+            f"{_script('demo')} {folder} --before {base}": "before and after, in a browser",
             f"{_script('run_eval.py')} --model_name_or_path {folder} --tasks docs_search --output_dir {folder}-scores": "score it",
-            f"python -m mirror.tools.push {folder} --hub_model_id your-name/your-encoder": "share it",
+            f"{_script('push')} {folder} --hub_model_id your-name/your-encoder": "share it",
         }
     )
 
@@ -192,12 +203,12 @@ def after_training(folder: str, base_model: str) -> str:
 def after_scoring(models: Sequence[str], results: Sequence[Path]) -> str:
     """Return the next commands for the last of the models (folders or Hub ids), with the `results.json` of each."""
     model = shlex.quote(models[-1])
-    steps = {f"python -m mirror.tools.search {model} my_texts.txt 'a query'": "search your texts"}
+    steps = {f"{_script('search')} {model} my_texts.txt 'a query'": "search your texts"}
     is_run = [(Path(name) / FILE).exists() for name in models]
     if is_run[-1]:  # its card can show the scores, those of the base model too if that is the other model
         scores = shlex.join(map(str, results if is_run == [False, True] else results[-1:]))
-        steps[f"python -m mirror.tools.card {model} --results {scores}"] = "put the scores on its card"
-        steps[f"python -m mirror.tools.push {model} --hub_model_id your-name/your-encoder"] = "share it"
+        steps[f"{_script('card')} {model} --results {scores}"] = "put the scores on its card"
+        steps[f"{_script('push')} {model} --hub_model_id your-name/your-encoder"] = "share it"
     else:
         command = f"{_script('run_mirror.py')} --model_name_or_path {model} --train_file my_texts.txt"
         steps[command] = "adapt it to your texts"
@@ -212,8 +223,10 @@ def after_encoding(folder: str) -> str:
 
 
 def _script(name: str) -> str:
-    """Return how a script is called here: from a checkout, or as an installed command."""
-    return f"python {name}" if sys.argv[0].endswith(".py") else COMMANDS[name]
+    """Return how a script or a tool is called here: from a checkout, or as an installed command."""
+    if sys.argv[0].endswith(".py"):
+        return f"python {name}" if name.endswith(".py") else f"python -m mirror.tools.{name}"
+    return COMMANDS.get(name, f"mirror-{name}")
 
 
 def _listing(steps: dict[str, str]) -> str:

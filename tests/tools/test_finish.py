@@ -120,15 +120,18 @@ def test_every_next_command_is_taken_by_its_program(run, tmp_path, monkeypatch, 
     results = [tmp_path / "a" / "results.json", tmp_path / "b" / "results.json"]
     texts = (
         after_training(run, "me/base"),
+        after_training(run, "me/base", ["my texts.csv", "--text_column", "title", "body"]),
         after_scoring(["me/base", run], results),
         after_scoring(["me/base"], results[:1]),
     )
     for text in texts:
         assert complaints([Block("next", 1, "bash", text.replace("next:\n", ""))], tmp_path) == ""
-        assert ("python run_" in text) <= started_as.endswith(".py")
+        assert ("python " in text) == started_as.endswith(".py")
+    assert "/my run' 'my texts.csv' 'a query' --text_column title body " in texts[1]
 
 
-def test_the_scores_of_a_run_go_on_its_card(run, tmp_path):
+def test_the_scores_of_a_run_go_on_its_card(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run_eval.py"])
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     refresh, push = commands(after_scoring(["me/base", run], [before, after]))[1:]
     assert refresh[2:] == ["mirror.tools.card", run, "--results", str(before), str(after)]
