@@ -10,6 +10,8 @@ The encoder in --output_dir loads in transformers, sentence-transformers and run
 
 from __future__ import annotations
 
+from functools import partial
+
 from mirror.common.cli import configure_logging
 from mirror.common.errors import run_main
 from mirror.training.arguments import parse_arguments
@@ -22,6 +24,7 @@ def main() -> None:
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.data.corpus import load_training_corpus
     from mirror.evaluation.run import make_plan
+    from mirror.modeling.backbone import tokenizer_of
     from mirror.training.run_setup import preflight
     from mirror.training.selection import make_kept_score
     from mirror.training.trainer import MirrorTrainer
@@ -33,7 +36,10 @@ def main() -> None:
     checkpoint = preflight(config, script_args.model_name_or_path)
 
     with config.main_process_first(desc="corpus"):
-        corpus = load_training_corpus(data_args.source())
+        tokenizer = partial(
+            tokenizer_of, script_args.model_name_or_path
+        )  # of documents: passages are counted in tokens
+        corpus = load_training_corpus(data_args.source(), tokenizer=tokenizer, max_tokens=config.max_seq_length)
 
     trainer = MirrorTrainer(model=script_args.model_name_or_path, args=config, train_dataset=corpus)
     trainer.train(resume_from_checkpoint=checkpoint)

@@ -4,7 +4,7 @@
     python data_scripts/docstring_corpus.py --output_dir data/docs --packages stdlib numpy my_own_package
 
 Writes `train.txt` (function names and docstring summaries of 5/8 of the functions, one text per line, unpaired: the
-default corpus of run_mirror.py) and `search.tsv` (query and target for 1/4 of the functions: the task docs_search).
+default corpus of run_mirror.py), `pairs.tsv` (name and summary of the same functions, a pair per row) and `search.tsv` (query and target for 1/4 of the functions: the task docs_search).
 The remaining 1/8 is held out for docs_search_dev.
 """
 
@@ -43,12 +43,15 @@ def main() -> None:
     if not entries:
         raise InputError(f"no docstrings found in {' '.join(args.packages)}; are they installed in this environment?")
     texts, pairs = training_texts(entries), search_pairs(entries)
+    training_pairs = search_pairs(entries, "train")
     folder = Path(args.output_dir)
     atomic_write_text(folder / "train.txt", "".join(f"{text}\n" for text in texts))
-    atomic_write_text(
-        folder / "search.tsv", "query\ttarget\n" + "".join(f"{name}\t{summary}\n" for name, summary in pairs)
+    for file, header, rows in (("pairs.tsv", "name\tsummary", training_pairs), ("search.tsv", "query\ttarget", pairs)):
+        atomic_write_text(folder / file, f"{header}\n" + "".join(f"{name}\t{summary}\n" for name, summary in rows))
+    print(
+        f"{len(entries):,} docstrings: {len(texts):,} training texts, {len(training_pairs):,} training pairs, "
+        f"{len(pairs):,} search pairs in {folder}"
     )
-    print(f"{len(entries):,} docstrings: {len(texts):,} training texts, {len(pairs):,} search pairs in {folder}")
 
 
 if __name__ == "__main__":

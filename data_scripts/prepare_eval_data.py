@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from data_scripts.eval_data_hub import ARCHIVES, Table, hub_source
 from data_scripts.eval_data_sources import FOLDERS, local_source
+from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
 from mirror.common.files import atomic_path
 from mirror.common.reuse import file_digest
@@ -184,7 +185,7 @@ def write_manifest(output_dir: Path, records: dict[str, dict]) -> None:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(__doc__)
     parser.add_argument(
         "--tasks",
         nargs="+",

@@ -37,7 +37,6 @@ from transformers import (
     BertConfig,
     BertForMaskedLM,
     BertTokenizerFast,
-    HfArgumentParser,
     TrainingArguments,
     set_seed,
 )
@@ -48,6 +47,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_scripts.predicted_words import CandidateSampler, pretraining_loss
 from data_scripts.pretraining_card import start_history, write_card
 from data_scripts.pretraining_windows import LENGTHS, Corpus, WindowBatches
+from mirror.common.config_parser import FlagParser
 from mirror.common.errors import InputError, run_main
 from mirror.data.docstrings import collect, pretraining_paragraphs
 from mirror.training.checkpoints import last_complete_checkpoint
@@ -267,13 +267,14 @@ def batches(
 
 
 def main() -> None:
-    parser = HfArgumentParser((MiniMLMArguments, TrainingArguments), description=__doc__)
+    parser = FlagParser((MiniMLMArguments, TrainingArguments), __doc__)
     defaults = {"per_device_train_batch_size": 1, "logging_steps": 100, "save_steps": 500, "save_total_limit": 2}
     parser.set_defaults(**defaults, warmup_steps=400, lr_scheduler_type="constant_with_warmup", adam_beta2=0.98)
     parser.set_defaults(weight_decay=0.01, remove_unused_columns=False, use_cpu=not torch.accelerator.is_available())
     parser.set_defaults(learning_rate=1e-3, per_device_eval_batch_size=1, label_names=["labels"])
     parser.set_defaults(eval_strategy="steps", prediction_loss_only=True)
-    args, training = parser.parse_args_into_dataclasses()
+    args, training, unknown = parser.parse_args_into_dataclasses(return_remaining_strings=True)
+    parser.refuse_leftover(unknown, sys.argv[1:])
     logging.basicConfig(level=logging.INFO)
     torch.set_flush_denormal(True)
     set_seed(training.seed)

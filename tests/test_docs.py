@@ -85,7 +85,7 @@ def parsed_by(module_name: str, argv: list[str]) -> dict:
             module.main()
     (values,) = stopped.value.args
     groups = values if isinstance(values, tuple) else (values,)
-    return {name: value for group in groups for name, value in vars(group).items()}
+    return {name: value for group in groups if not isinstance(group, list) for name, value in vars(group).items()}
 
 
 def check(command: Command) -> None:

@@ -80,7 +80,7 @@ def cache_failure(error: BaseException) -> str | None:
         cache = Path(getattr(sys.modules[module], variable))
         # A missing folder is created from its first missing parent on, which the error names. `/` would be anybody's.
         is_parent = failed in (cache, *cache.parents) and failed != Path("/")
-        if is_parent or (cache in failed.parents and error.errno in NOT_WRITABLE):
+        if is_parent or (cache in failed.parents and error.errno in (*NOT_WRITABLE, errno.ENOTDIR, errno.EEXIST)):
             return f"the {name} cache {cache} cannot be written ({error.strerror}); set {variable} to another folder"
     return None
 

@@ -78,6 +78,16 @@ def share(hint: str = "") -> Check:
     return condition(lambda value: 0 <= value < 1, "a share or probability in [0, 1)", hint)
 
 
+def each_of(known: Collection[str]) -> Check:
+    """Return a check for a list of names, each as in `one_of`."""
+
+    def check(name: str, values: Collection[str]) -> None:
+        for value in values:
+            one_of(known)(name, value)
+
+    return check
+
+
 def one_of(known: Collection[str]) -> Check:
     """Return a check for one of several names, which suggests the most similar one."""
 

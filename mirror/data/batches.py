@@ -36,7 +36,7 @@ class TwoViewCollator:
     def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
         padding = {"padding": "max_length", "max_length": self.pad_to} if self.pad_to else {"padding": True}
         batch = self.tokenizer.pad({"input_ids": both_views(rows)}, return_tensors="pt", **padding)
-        return dict(batch)  # (2B, T) each
+        return dict(batch) | row_numbers(rows)  # (2B, T) each
 
 
 @dataclass
@@ -47,7 +47,7 @@ class PackedCollator:
     pad_token_id: int
 
     def __call__(self, rows: list[dict[str, list[int]]]) -> dict[str, Tensor]:
-        return pack(both_views(rows), self.first_position, self.pad_token_id)
+        return pack(both_views(rows), self.first_position, self.pad_token_id) | row_numbers(rows)
 
 
 @dataclass
@@ -65,6 +65,11 @@ class MiniBatchCollator:
 def both_views(rows: list[dict[str, list[int]]]) -> list[list[int]]:
     """Return 2B rows of token ids, the first views before the second ones."""
     return [row["first_ids"] for row in rows] + [row["second_ids"] for row in rows]
+
+
+def row_numbers(rows: list[dict]) -> dict[str, Tensor]:
+    """Return the numbers of the rows in the corpus as `rows`, (B,), if they are known, as of pairs."""
+    return {"rows": torch.tensor([row["row"] for row in rows])} if "row" in rows[0] else {}
 
 
 def pack(rows: list[list[int]], first_position: int, pad_token_id: int, round_to: int = ROUND_TO) -> dict[str, Tensor]:

@@ -50,7 +50,9 @@ def load_dataset(*args, **options) -> Dataset | IterableDataset:
         if afresh:
             for path in _damaged_infos():
                 path.unlink()
-        builder = datasets.load_dataset_builder(*args, cache_dir=options.get("cache_dir"))
+        of_rows = ("split", "streaming")
+        where = {name: value for name, value in options.items() if name not in of_rows}
+        builder = datasets.load_dataset_builder(*args, **where)
         # Rows with `type` and `payload` would be read as the trace of an agent, without their other columns.
         mode = {"parse_agent_traces": False} if hasattr(builder.config, "parse_agent_traces") else {}
         mode |= {"download_mode": "reuse_cache_if_exists"} if afresh else {}  # downloads are kept

@@ -129,6 +129,8 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
         The corpus without these texts, in either column, and their rows. None: there are none. An `InputError`: the
         corpus has at most `count` texts.
     """
+    if "document" in (corpus.rows.column_names or ()):
+        return _hold_out_documents(corpus, count)
     if count == 0:
         return corpus, None
     rows = corpus.rows
@@ -148,6 +150,32 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
     else:
         rest = rows.select(np.flatnonzero(~np.isin(hashes, chosen).any(axis=1)))
     return replace(corpus, rows=rest, held_out_rows=count), rows.select(np.sort(first[:count]))
+
+
+def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Dataset | None]:
+    """Take whole documents out of the corpus, those with the lowest hashes, until about `count` rows are held out.
+
+    The held-out rows keep the column `document`. A row whose text is on the other side is in neither part.
+    """
+    rows, rest = corpus.rows, corpus.rows.remove_columns("document")
+    if count is None:
+        count = min(HELD_OUT_TEXTS, int(0.1 * len(rows)))
+        count = count if count >= 50 else 0  # fewer texts tell nothing
+    hashes = np.stack([_hashes(rows, column, 8)[:, 0] for column in rest.column_names], axis=1)  # (N, columns)
+    _, document, sizes = np.unique(rows["document"], return_inverse=True, return_counts=True)
+    lowest = np.full(len(sizes), np.iinfo(np.uint64).max, dtype=np.uint64)
+    np.minimum.at(lowest, document, hashes[:, 0])
+    total, chosen = 0, np.zeros(len(sizes), dtype=bool)
+    for number in np.argsort(lowest):
+        if total < 0.9 * count and total + sizes[number] <= 1.1 * count:
+            chosen[number], total = True, total + sizes[number]
+    if not total:
+        return replace(corpus, rows=rest), None
+    held_out = chosen[document]
+    blank = np.frombuffer(_digest("", 8), dtype="<u8")
+    shared = np.isin(hashes, np.setdiff1d(hashes[held_out], blank)).any(axis=1)
+    kept = replace(corpus, rows=rest.select(np.flatnonzero(~shared)), held_out_rows=int(total))
+    return kept, rows.select(np.flatnonzero(held_out))
 
 
 def _digest(text: str, size: int) -> bytes:
@@ -176,6 +204,11 @@ def _is_for_training(row: dict[str, str], held_out: frozenset[int]) -> bool:
     return not any(int.from_bytes(_digest(text, 8), "little") in held_out for text in row.values())
 
 
+def second_text(text: str, text_pair: str) -> str:
+    """Return the second text of a row, which is the first where there is no pair."""
+    return text_pair or text
+
+
 def _shingles(text: str) -> list[bytes]:
     words = re.findall(r"\w+", text.lower())
     return [" ".join(run).encode() for run in (*zip(words), *pairwise(words))]
@@ -192,7 +225,7 @@ def false_negative_chance(equal_pairs: int, rows: int, batch_size: int) -> float
     """Return the chance that a random batch holds two equal texts (Poisson approximation of drawing without replacement)."""
     if rows < 2:
         return 0.0
-    return -math.expm1(-equal_pairs * batch_size * (batch_size - 1) / (rows * (rows - 1)))
+    return abs(math.expm1(-equal_pairs * batch_size * (batch_size - 1) / (rows * (rows - 1))))
 
 
 def corpus_report(
@@ -207,9 +240,11 @@ def corpus_report(
     settings = dataset.settings
     lengths = dataset.lengths("first_ids")
     column = "text_pair" if "text_pair" in corpus.rows.column_names else "text"
-    batches = corpus.rows.select_columns([column]).iter(batch_size=READ_ROWS)
+    batches = corpus.rows.iter(batch_size=READ_ROWS)
     span = (settings.span_mask_length, settings.span_mask_min_chars)
-    masked = sum(is_maskable(text, *span) for batch in batches for text in batch[column])
+    masked = sum(
+        is_maskable(text, *span) for batch in batches for text in map(second_text, batch["text"], batch[column])
+    )
     chance = false_negative_chance(corpus.equal_pairs, corpus.read_rows, batch_size)
     return {
         "rows": len(corpus.rows),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
@@ -18,10 +18,15 @@ from mirror.common.hub import INSTEAD, hub_failure
 from mirror.data.cache import load_dataset, map_rows
 from mirror.data.cleaning import Corpus, clean, find_near_duplicates
 from mirror.data.docstrings import collect, training_texts
+from mirror.data.document_corpus import MAX_TOKENS, docstring_pairs, document_corpus, pair_kinds
+from mirror.data.documents import are_documents
 from mirror.data.files import check_file, ending_of, expand_paths, reading
 from mirror.data.source import CorpusSource, source_name
 from mirror.data.tables import check_columns, check_ids, columns_of, read_rows, rows_of_file
 
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +35,20 @@ Texts = Corpus | Dataset | IterableDataset | Table | Iterable[str] | str | Path
 AS_SPELLED = r"(large_)?(string|binary)|u?int|bool|null"  # types whose values print as a file would spell them
 
 
-def load_corpus(source: CorpusSource | str | Path | Sequence[str | Path] | Table, **options) -> Corpus:
+def load_corpus(
+    source: CorpusSource | str | Path | Sequence[str | Path] | Table,
+    tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None,
+    max_tokens: int = MAX_TOKENS,
+    **options,
+) -> Corpus:
     """Read, check and clean texts to train on. Of equal rows the first is kept.
 
     >>> load_corpus("products.csv", text_column=["title", "description"]).rows["text"][0]
 
     Args:
         source: a name or glob of files (txt with one text per line, csv, tsv, json, jsonl, parquet, each also as .gz), a
-            folder of them, a list of these, a data frame, or a `CorpusSource`.
+            folder of them, documents (`document_corpus`), a list of these, a data frame, or a `CorpusSource`.
+        tokenizer, max_tokens: returns the tokenizer of the passages of documents; and their length.
         options: fields of `CorpusSource`, unless `source` is one.
 
     Raises:
@@ -48,14 +59,20 @@ def load_corpus(source: CorpusSource | str | Path | Sequence[str | Path] | Table
     if not isinstance(source, CorpusSource):
         names = [source] if isinstance(source, str | Path) else source
         source = CorpusSource(train_file=[str(name) for name in names], **options)
+    if source.train_file and are_documents(source.train_file):
+        return document_corpus(source, tokenizer() if tokenizer else None, max_tokens)
+    if source.pairs:
+        raise InputError("--pairs needs documents; leave it out, or name the columns of a table with --pair_columns")
     return _corpus_of(text_rows(source), source, source_name(source))
 
 
-def load_training_corpus(source: CorpusSource) -> Corpus:
+def load_training_corpus(source: CorpusSource, **documents) -> Corpus:
     """Call `load_corpus`, or without a file or dataset read the docstrings of the packages on this machine."""
     if source.train_file or source.dataset_name:
-        return load_corpus(source)
+        return load_corpus(source, **documents)
     logger.info("No --train_file or --dataset_name: reading the docstrings of this machine's Python packages")
+    if pair_kinds(source, []):
+        return docstring_pairs(collect(), source)
     texts = training_texts(collect())
     random.Random(0).shuffle(texts)  # so that --max_train_samples takes some of every package
     return as_corpus(texts, source)

@@ -40,7 +40,8 @@ def expand_paths(patterns: Iterable[str]) -> list[Path]:
         else:
             found = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
         if not found:
-            raise InputError(f"{pattern or repr(pattern)}: no such file")
+            problem = "no texts or documents in this folder" if pattern and Path(pattern).is_dir() else "no such file"
+            raise InputError(f"{pattern or repr(pattern)}: {problem}")
         paths += found
     for path in paths:
         if ending_of(path) not in ENDINGS:

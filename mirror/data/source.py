@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated
 
 from mirror.common.errors import InputError
-from mirror.common.flags import at_least, condition, flag, one_of, run_checks
+from mirror.common.flags import at_least, condition, each_of, flag, one_of, run_checks
 
 
 NEAR_DUPLICATES = ("report", "drop", "off")
+PAIR_KINDS = ("question", "title", "heading", "signature", "link", "neighbor")
+AUTO_PAIRS = PAIR_KINDS[:-1]  # neighbors share a topic, not a meaning, and outnumber all others
 
 
 @dataclass
@@ -21,7 +23,8 @@ class SourceArguments:
     train_file: list[str] | None = flag(
         None,
         "Files with raw text: txt (one text per line), csv, tsv, json, jsonl or parquet, each also as .gz; names, "
-        "folders or globs. Default: the docstrings of the Python packages on this machine.",
+        "folders or globs. Or documents: a folder or files of Markdown, HTML and others (docs/documents.md). Default: the "
+        "docstrings of the Python packages on this machine.",
     )
     dataset_name: str | None = flag(
         None, "Name of a Hub dataset, or path to a local dataset folder, instead of files."
@@ -43,15 +46,21 @@ class SourceArguments:
     def __post_init__(self) -> None:
         if self.train_file and self.dataset_name:
             raise InputError("give --train_file or --dataset_name, not both")
-        if isinstance(self.text_column, str):
-            self.text_column = [self.text_column]
+        for name in ("text_column", "pairs"):
+            if isinstance(getattr(self, name, None), str):
+                setattr(self, name, [getattr(self, name)])
         run_checks(self, type(self))
 
     def check_files(self) -> None:
         """Raise an `InputError` if a file does not exist or has an unknown ending."""
+        from mirror.data.documents import are_documents, find_documents
         from mirror.data.files import expand_paths  # imports datasets, which --help does not need
 
-        expand_paths(self.train_file or ())
+        files = self.train_file or ()
+        if are_documents(files):
+            next(find_documents(files), None)
+        else:
+            expand_paths(files)
 
     def source(self) -> CorpusSource:
         """Return the options for `mirror.data.corpus.load_corpus`."""
@@ -65,6 +74,14 @@ class CorpusSource(SourceArguments):
 
     pair_separator: str | None = flag(
         None, "Separator of two texts on one line of a txt file, such as '||'. Default: one text per line."
+    )
+    pairs: Annotated[list[str] | None, each_of(("auto", "none", *PAIR_KINDS))] = flag(
+        None,
+        "Pairs to train on from the structure of documents: none, auto (all but neighbor), or kinds of them: "
+        f"{', '.join(PAIR_KINDS)}. Default: auto for documents. Name them to use those of the docstrings too.",
+    )
+    pair_share: Annotated[float | None, condition(lambda value: 0 < value <= 1, "above 0, at most 1")] = flag(
+        None, "Share of pairs among the rows of documents. Default: all pairs, and each passage without one."
     )
     strict: bool = flag(False, "Whether to refuse a txt file with a line over 1 MB instead of leaving the line out.")
     keep_duplicates: bool = flag(

@@ -130,11 +130,13 @@ def tokenize_rows(
             return ids
         return [to_ids.masked(row, settings.rate, rng) for row, rng in zip(ids, rngs, strict=True)]
 
+    # Among pairs, a row without a second text has two views of the first.
+    second = [pair or text for text, pair in zip(batch["text"], batch.get("text_pair", batch["text"]), strict=True)]
     if settings.both_views:
         first_ids = noisy_ids(batch["text"], True)
     else:
         first_ids = to_ids([[settings.prompt + text] for text in batch["text"]])
-    return {"first_ids": first_ids, "second_ids": noisy_ids(batch.get("text_pair", batch["text"]), False)}
+    return {"first_ids": first_ids, "second_ids": noisy_ids(second, False)}
 
 
 class TwoViewDataset(TorchDataset):
@@ -178,8 +180,9 @@ class TwoViewDataset(TorchDataset):
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, list[int]]]:
         columns = self.rows[indices]
-        pairs = zip(columns["first_ids"], columns["second_ids"], strict=True)
-        return [{"first_ids": first, "second_ids": second} for first, second in pairs]
+        if "text_pair" in self.texts.column_names:  # whose false negatives are found by the numbers of their rows
+            columns["row"] = indices
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
 class EndlessStream(TorchIterableDataset):

@@ -84,6 +84,11 @@ def pad_right(tokenizer: PreTrainedTokenizerBase) -> None:
         tokenizer.backend_tokenizer.no_padding()  # tokenizer.json has a side of its own
 
 
+def tokenizer_of(name_or_path: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model alone, as `load_tokenizer`."""
+    return load_tokenizer(name_or_path, load_config(name_or_path, backbone_subfolder(name_or_path)))
+
+
 def lowercases_first(tokenizer: PreTrainedTokenizerBase) -> bool:
     """Return whether a tokenizer lowercases a text before anything else. A saved checkpoint then has to say so."""
     if not tokenizer.is_fast:

@@ -192,6 +192,8 @@ def check_name(name_or_path: str) -> None:
         if not any((Path(name_or_path) / name).exists() for name in ("config.json", "modules.json")):
             raise InputError(f"{name_or_path}: no config.json in this folder; give a model folder or a Hub id")
         return
+    if Path(name_or_path).is_file():
+        raise InputError(f"cannot load model '{name_or_path}': it is a file; give a model folder or a Hub id")
     try:
         validate_repo_id(name_or_path)
     except HFValidationError as error:

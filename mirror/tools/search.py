@@ -10,7 +10,8 @@
 
 Texts are read like --train_file of run_mirror.py (txt with one text per line, csv, tsv, json, jsonl, parquet). Blank texts are
 dropped, and without --id_column repeated ones too. In a pipe or a file, the output is tab-separated: rank, cosine, query, text,
-then id and --show_columns. --json prints one JSON object per match. With --qrels, it is not the matches but their quality that
+then id and --show_columns. Documents (Markdown, HTML and others, docs/documents.md) are searched by passages, with file, offset
+and section. --json prints one JSON object per match. With --qrels, it is not the matches but their quality that
 is printed: each measure, its mean over the queries, and a 95% interval. Only queries from stdin need the embeddings of all texts
 in memory. With --cache_dir they are stored, so that a second search over the same texts starts immediately.
 """
@@ -37,6 +38,8 @@ from mirror.common.errors import InputError, run_main
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from mirror.modeling.encoder import Encoder
+
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")  # tabs would break columns, escape sequences a terminal
 IDS = ("_id", "id")  # columns of ids as BEIR names them
 SHOWN = "shown "  # before the names of --show_columns, one of which may be `text`
@@ -48,7 +51,12 @@ def main() -> None:
 
     # Imported late so that --help and errors in the flags are fast. torch follows after the files are read.
     hide_dataset_progress()  # the encoder shows its own
-    documents = read_documents(args)
+    from mirror.data.documents import are_documents
+
+    is_folder = are_documents([args.texts])
+    if is_folder and (args.id_column or args.show_columns or args.text_column or args.qrels):
+        raise InputError(f"{args.texts}: documents have no columns or ids; leave out the flags of columns and --qrels")
+    documents = None if is_folder else read_texts(args)
     queries = read_queries(args) if args.queries else {"": args.query} if args.query is not None else None
 
     from mirror.common import trust
@@ -64,6 +72,8 @@ def main() -> None:
         queries = {id: queries[id] for id in qrels}
     trust.grant(args.allow_pickle, args.trust_remote_code)
     encoder = Encoder.from_pretrained(args.model, args.pooling, prompt=args.prompt, prompt_name=args.prompt_name)
+    if is_folder:
+        documents = read_passages(args.texts, encoder)
     of_role = {role: encoder.for_role(role) for role in ("query", "document")}
     of_query, of_document = (partial(each.encode, batch_size=args.batch_size) for each in of_role.values())
     if args.cache_dir:
@@ -121,7 +131,7 @@ def parse_arguments() -> Namespace:
     return args
 
 
-def read_documents(args: Namespace) -> Dataset:
+def read_texts(args: Namespace) -> Dataset:
     """Return the texts to search as rows of `text`, of `id` with ids, and of the columns to show.
 
     With --qrels they are sorted by falling id, because equal scores rank by position, and trec_eval ranks them so.
@@ -157,6 +167,20 @@ def read_documents(args: Namespace) -> Dataset:
         ids = rows["id"][:]
         kept.sort(key=ids.__getitem__, reverse=True)
     return rows if kept == list(range(len(rows))) else rows.select(kept)
+
+
+def read_passages(name: str, encoder: Encoder) -> Dataset:
+    """Return the distinct passages of documents as rows of `text`, and of file, offset and section to show."""
+    from datasets import Dataset
+
+    from mirror.data.documents import read_documents
+
+    documents = read_documents([name], encoder.tokenizer, encoder.max_seq_length)
+    passages = {passage.text: passage for document in documents for passage in document.passages}.values()
+    places = ((each.file, str(each.offset), each.heading) for each in passages)
+    columns = [SHOWN + column for column in ("file", "offset", "section")]
+    rows = {"text": [each.text for each in passages]}
+    return Dataset.from_dict(rows | dict(zip(columns, map(list, zip(*places, strict=True)), strict=True)))
 
 
 def read_queries(args: Namespace) -> dict[str, str]:
@@ -223,8 +247,9 @@ def print_matches(
         if width is None:
             sys.stdout.write("\t".join([str(rank), f"{score:.4f}", *cells]) + "\n")
         else:
-            line = "  ".join([*cells[2:], cells[1]])
-            sys.stdout.write(f" {score:5.3f}  {line if len(line) <= width else line[: width - 1] + '…'}\n")
+            lines = ["  ".join([*cells[2 : 2 + len(id)], cells[1]]), "  ".join(cells[2 + len(id) :])]
+            shown = [line if len(line) <= width else line[: width - 1] + "…" for line in lines if line]
+            sys.stdout.write(f" {score:5.3f}  " + "\n        ".join(shown) + "\n")
     sys.stdout.write("" if width is None else "\n")
     sys.stdout.flush()
 

@@ -117,6 +117,11 @@ class BaseConfig(BaseOptions, TrainingArguments):
         if context is not None:
             one_of(multiprocessing.get_all_start_methods())("--dataloader_multiprocessing_context", context)
 
+    @property
+    def script_log_level(self) -> int:
+        """The level of `--log_level` on this process. Default: information, where transformers has warnings."""
+        return logging.INFO if self.log_level == "passive" else self.get_process_log_level()
+
 
 def check_optimizer(args: TrainingArguments) -> None:
     """Build the optimizer and the schedule for one weight, because transformers builds the real ones after the texts.
@@ -139,11 +144,6 @@ def check_optimizer(args: TrainingArguments) -> None:
             "scheduler_specific_kwargs": args.lr_scheduler_kwargs,
         }
         get_scheduler(args.lr_scheduler_type, optimizer, **options)
-
-    @property
-    def script_log_level(self) -> int:
-        """The level of `--log_level` on this process. Default: information, where transformers has warnings."""
-        return logging.INFO if self.log_level == "passive" else self.get_process_log_level()
 
 
 def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tuple[bool, bool, str]:

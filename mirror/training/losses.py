@@ -6,8 +6,12 @@ A loss is a function or an `nn.Module` that is called with the two views of a st
     loss(first, second)                                              # (B, D) each; row i belongs to row i of the other
     loss(first, second, all_first=..., all_second=..., offset=...)   # with gather_negatives: (N, D) of all processes
 
+    loss(first, second, false_negatives=...)    # of pairs: (2B, 2B) or (2B, 2N) booleans
+
 `all_first` and `all_second` hold the views of all processes, gathered with gradient, and `offset` is where this
-process's rows start in them. A loss of your own can ignore them (`**gathered`) as long as `gather_negatives` is off.
+process's rows start in them. `false_negatives` are the texts, first ones before second ones, that are no negatives of each
+anchor (`mirror.training.false_negatives`). It is passed only to losses that take it. A loss of your own can ignore
+them (`**gathered`) as long as `gather_negatives` is off.
 The parameters of a module are trained with the encoder and stored in the checkpoints of a run, never in the saved
 encoder. Its buffers are stored too.
 
@@ -17,6 +21,7 @@ anchors. They know nothing of models, tokens or processes.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,6 +55,7 @@ def info_nce(
     negatives: Tensor | None = None,
     false_negative_cosine: float | None = None,
     hardness: float | None = None,
+    false_negatives: Tensor | None = None,
 ) -> Tensor:
     """InfoNCE in one of three named forms.
 
@@ -68,6 +74,7 @@ def info_nce(
             the encoder that is trained as its own guide).
         hardness: a negative's logit gets its cosine times this, as a constant (Lan et al. 2025, Eq. 5; in
             sentence-transformers `hardness_strength`, in the mode `all_negatives`).
+        false_negatives: (2B, 2N), which views of all are left out for each view of this process.
 
     Returns:
         Scalar float32 (float64 of float64 vectors). `decoupled` can be negative.
@@ -92,6 +99,10 @@ def info_nce(
         if false_negative_cosine is not None:
             is_false = (cosines > false_negative_cosine).scatter(1, positive[:, None], False)
             logits = logits.masked_fill(is_false, float("-inf"))
+        if false_negatives is not None:
+            left_out = false_negatives[: len(first), len(all_first) :] if form == "one_way" else false_negatives
+            left_out = F.pad(left_out, (0, logits.shape[1] - left_out.shape[1])).scatter(1, positive[:, None], False)
+            logits = logits.masked_fill(left_out, float("-inf"))
         if form == "one_way":
             return F.cross_entropy(logits, positive)
 
@@ -101,6 +112,10 @@ def info_nce(
             return F.cross_entropy(logits, positive)
         positives = logits.gather(1, positive[:, None]).squeeze(1)  # (2B,)
         without_positive = logits.scatter(1, positive[:, None], float("-inf"))
+        if false_negatives is not None:  # an anchor may have no negative left
+            without_positive = without_positive.where(
+                without_positive.isfinite().any(dim=1)[:, None], positives[:, None]
+            )
         return (without_positive.logsumexp(dim=1) - positives).mean()
 
 
@@ -110,6 +125,7 @@ def multi_similarity(
     all_first: Tensor | None = None,
     all_second: Tensor | None = None,
     offset: int = 0,
+    false_negatives: Tensor | None = None,
 ) -> Tensor:
     """Multi-similarity loss on hard triplets, as in SapBERT (Liu et al. 2021; Mirror-BERT, footnote 2), from the
     library.
@@ -120,7 +136,7 @@ def multi_similarity(
     once, in some (2N)^3 bytes, while that is under 2^31, and otherwise one anchor at a time, slowly.
 
     Args:
-        first, second, all_first, all_second, offset: as in `info_nce`.
+        first, second, all_first, all_second, offset, false_negatives: as in `info_nce`.
     """
     from pytorch_metric_learning.losses import (
         MultiSimilarityLoss,  # a second of imports that the other losses do not need
@@ -141,6 +157,8 @@ def multi_similarity(
         anchor, positive, negative = TripletMarginMiner(margin=0.2, type_of_triplets="all")(candidates, labels)
         place = torch.full_like(labels, -1).scatter(0, own, torch.arange(len(own), device=first.device))
         mine = place[anchor] >= 0
+        if false_negatives is not None:
+            mine &= ~false_negatives[place[anchor], negative]
         triplets = (place[anchor[mine]], positive[mine], negative[mine])
         loss = MultiSimilarityLoss(alpha=1, beta=60, base=0.5)
         value = loss(anchors, indices_tuple=triplets, ref_emb=candidates)
@@ -247,9 +265,9 @@ class Matryoshka(nn.Module):
             )
         self.loss, self.dims = loss, list(dims)
 
-    def forward(self, first: Tensor, second: Tensor, offset: int = 0, **gathered: Tensor) -> Tensor:
-        vectors = {"first": first, "second": second, **gathered}
-        loss = partial(self.loss, **({"offset": offset} if gathered else {}))
+    def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
+        others, vectors = split_vectors(gathered)
+        loss, vectors = partial(self.loss, **others), {"first": first, "second": second, **vectors}
         return sum((loss(**{name: each[:, :d] for name, each in vectors.items()}) for d in self.dims), loss(**vectors))
 
     def extra_repr(self) -> str:
@@ -273,11 +291,25 @@ class ProjectionHead(nn.Module):
         nn.init.zeros_(linear.bias)
         self.loss, self.head = loss, nn.Sequential(linear, nn.Tanh())
 
-    def forward(self, first: Tensor, second: Tensor, offset: int = 0, **gathered: Tensor) -> Tensor:
-        projected = {name: self.head(each.float()) for name, each in gathered.items()}
-        if projected:
-            projected["offset"] = offset
-        return self.loss(self.head(first.float()), self.head(second.float()), **projected)
+    def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
+        others, vectors = split_vectors(gathered)
+        projected = {name: self.head(each.float()) for name, each in vectors.items()}
+        return self.loss(self.head(first.float()), self.head(second.float()), **projected, **others)
+
+
+def split_vectors(gathered: dict) -> tuple[dict, dict[str, Tensor]]:
+    """Return what is no vectors in the further arguments of a loss, and the vectors."""
+    names = ("all_first", "all_second")
+    vectors = {name: gathered[name] for name in names if name in gathered}
+    return {name: value for name, value in gathered.items() if name not in names}, vectors
+
+
+def takes_false_negatives(loss: LossFunction) -> bool:
+    """Return whether a loss has the argument `false_negatives`, or takes any."""
+    while isinstance(loss, LearnableTemperature | Matryoshka | ProjectionHead):
+        loss = loss.loss
+    parameters = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters
+    return "false_negatives" in parameters or any(each.kind == each.VAR_KEYWORD for each in parameters.values())
 
 
 def make_loss(config: MirrorConfig, width: int, loss: LossFunction | None = None) -> LossFunction:

@@ -233,6 +233,11 @@ class LossOptions:
         "Add this many times its cosine, as a constant, to the logit of each negative (hardness_strength of "
         "sentence-transformers). Default: nothing.",
     )
+    guide: str | None = flag(
+        None,
+        "Encoder that finds false negatives among pairs: a text that it finds more similar to the anchor than the anchor's "
+        "positive is no negative (GISTEmbed). 'base' for the base model, frozen, or a model. Default: only equal texts.",
+    )
     projection_head: bool = flag(
         False, "Whether to put a linear layer and tanh between the vectors and the loss, in training only (SimCSE)."
     )

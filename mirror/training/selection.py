@@ -42,6 +42,7 @@ BATCH_SIZE = 64
 NOISE_SEED = 0
 MAX_KEPT_TEXTS = 500  # 124,750 pairs
 MIN_KEPT_TEXTS = 20
+NAMES = {"text": "texts", "text_pair": "second_texts", "document": "documents"}  # of columns, for `make_tests`
 KEPT_KEY = f"eval_{KEEP}"
 
 
@@ -121,7 +122,8 @@ class HeldOutScores:
     ):
         self.tests: list[OwnTextTest] = []
         try:
-            self.tests = make_tests(*(rows[column][:] for column in rows.column_names))
+            columns = {NAMES[column]: rows[column][:] for column in rows.column_names}
+            self.tests = make_tests(**columns)
         except InputError as error:
             if tests_required:
                 raise InputError(f"--select_by {OWN_TEXT}: {error}") from error
@@ -153,7 +155,9 @@ class HeldOutScores:
     ) -> tuple[list[dict] | None, dict | None]:
         """Return `OwnTextTest.compare` of each test, None without tests, and `compare_together`, None for only one."""
         scores = [test.compare(*ranks) for test, *ranks in zip(self.tests, before, after, strict=True)]
-        return scores or None, compare_together(before, after) if len(scores) > 1 else None
+        if self.tests and self.tests[0].kind == "headings":
+            scores[0] |= self.tests[0].bm25()
+        return scores or None, compare_together(before, after, self.tests) if len(scores) > 1 else None
 
 
 def make_held_out_scores(

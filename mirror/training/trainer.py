@@ -9,6 +9,7 @@ from functools import partial
 from math import inf
 from pathlib import Path
 
+import datasets
 import torch
 from datasets import Dataset, IterableDataset
 from safetensors.torch import load_file, save_file
@@ -24,9 +25,10 @@ from mirror.common.vectors import alignment, uniformity
 from mirror.data.batches import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.cache import content_of
 from mirror.data.cleaning import Corpus
-from mirror.data.corpus import has_pairs
+from mirror.data.corpus import has_pairs, load_corpus
 from mirror.data.source import source_settings
 from mirror.evaluation.run import make_task_scorer
+from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
@@ -35,8 +37,9 @@ from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training.base_encoder import adapters_of, add_lora, load_base, merged
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
+from mirror.training.false_negatives import FalseNegatives
 from mirror.training.gradient_cache import backward_through_cache
-from mirror.training.losses import LossFunction, describe_loss, make_loss, name_of_loss
+from mirror.training.losses import LossFunction, describe_loss, make_loss, name_of_loss, takes_false_negatives
 from mirror.training.options import KEEP_STEP
 from mirror.training.record import collect_settings
 from mirror.training.resumable import ADAPTERS
@@ -102,6 +105,8 @@ class MirrorTrainer(EncoderTrainer):
         refuse_arguments(refused)
         args = args or MirrorConfig()
         set_seed(args.seed)
+        if isinstance(train_dataset, str | Path):
+            train_dataset = load_corpus(train_dataset, max_tokens=args.max_seq_length)
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
         self._score_kept = make_kept_score(args.keep, args.data_dir) if args.keep else None
         self.base = load_base(model, processing_class, args, has_pairs(train_dataset))
@@ -153,12 +158,23 @@ class MirrorTrainer(EncoderTrainer):
             dataset_name=texts.corpus.source.dataset_name,
         )
         self._ranks_before = None
+        self._false_negatives: FalseNegatives | None = None
+        is_pairs = "text_pair" in (texts.corpus.rows.column_names or ())
+        self._has_false_negatives = (
+            is_pairs and takes_false_negatives(objective) and isinstance(texts.corpus.rows, Dataset)
+        )
+        if args.guide and not self._has_false_negatives:
+            raise InputError(
+                "--guide needs pairs, all at once, and a loss that takes false_negatives; leave it out, or see --pairs"
+            )
         if args.keep:
             self.add_callback(StopWhereLost(args.keep_within))
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
             self._check_sharding()
             self.held_out = None  # no process has all weights, so none can encode
+            if args.guide == "base":
+                raise InputError("--guide base does not work with FSDP or DeepSpeed; name the model instead")
         batch, world = args.train_batch_size, args.world_size
         self.summary = (
             f"{batch * world:,} texts per step on {world} process(es), each compared with "
@@ -183,9 +199,23 @@ class MirrorTrainer(EncoderTrainer):
             state = TrainerState.load_from_json(f"{checkpoint}/{TRAINER_STATE_NAME}")
             if 0 < state.max_steps <= state.global_step:  # nothing is left to train, so there is nothing to measure
                 return
+        self._false_negatives = self._find_false_negatives()
         self._ranks_before = self.held_out.ranks(self.encoder(training=False)) if self.held_out else None
         if isinstance(self._score_kept, CosinesOfBase):
             self._score_kept.remember(self.encoder(training=False).encode)
+
+    def _find_false_negatives(self) -> FalseNegatives | None:
+        """Return what finds the false negatives of pairs in memory. A guide encodes all their texts."""
+        if not self._has_false_negatives:
+            return None
+        if not self.args.guide:
+            return FalseNegatives(self.corpus.rows)
+        with self.args.main_process_first(desc="vectors of the guide"):  # the others read them from the cache
+            guide = self.encoder(training=False)
+            if self.args.guide != "base":
+                guide = Encoder.from_pretrained(self.args.guide, device=self.args.device)
+            folder = Path(datasets.config.HF_DATASETS_CACHE) / "mirror-guide" / fingerprint(guide)[:16]
+            return FalseNegatives(self.corpus.rows, EmbeddingCache(folder, guide.encode))
 
     def after_training(self) -> None:
         """Measure how much better the encoder finds held-out texts (`own_text`), and what became of the score of
@@ -202,17 +232,19 @@ class MirrorTrainer(EncoderTrainer):
             self.measured |= {"own_text": scores, "own_text_together": together, "held_out_views": views}
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
+        rows = inputs.pop("rows", None)
         first, second = self.embed(model, inputs).chunk(2)  # (B, D) each
-        loss = self.contrast(first, second)
+        loss = self.contrast(first, second, rows)
         if model.training:
             self._monitor_views(first.detach(), second.detach())
         return (loss, {"first": first, "second": second}) if return_outputs else loss
 
     def train_mini_batches(self, model: nn.Module, mini_batches: list[dict]) -> Tensor:
+        rows = [batch.pop("rows") for batch in mini_batches if "rows" in batch]
         loss, first, second = backward_through_cache(
             mini_batches=mini_batches,
             embed=partial(self.embed, model),
-            contrast=self.contrast,
+            contrast=partial(self.contrast, rows=torch.cat(rows) if rows else None),
             backward=lambda loss: self.accelerator.backward(loss / self.current_gradient_accumulation_steps),
             synchronised=lambda last: nullcontext() if last else self.accelerator.no_sync(model),
         )
@@ -232,11 +264,12 @@ class MirrorTrainer(EncoderTrainer):
             return vectors
         return head.to(vectors.device)({"sentence_embedding": vectors.float()})["sentence_embedding"]
 
-    def contrast(self, first: Tensor, second: Tensor) -> Tensor:
+    def contrast(self, first: Tensor, second: Tensor, rows: Tensor | None = None) -> Tensor:
         """Compute the loss of this process's rows against its own or, with `gather_negatives`, those of all processes.
 
         Args:
             first, second: (B, D), the two views.
+            rows: (B,), the numbers of their rows, of pairs.
 
         Raises:
             InputError: the loss is not finite.
@@ -245,6 +278,9 @@ class MirrorTrainer(EncoderTrainer):
         if self.args.gather_negatives:
             gathered = {"all_first": gather_with_gradient(first), "all_second": gather_with_gradient(second)}
             gathered["offset"] = rank() * len(first)
+        if rows is not None and self._false_negatives:
+            all_rows = self.accelerator.gather(rows) if self.args.gather_negatives else rows
+            gathered["false_negatives"] = self._false_negatives(rows, all_rows)
         loss = self.loss(first, second, **gathered)
         return self.check_finite(loss, "a lower --learning_rate or a higher --temperature")
 

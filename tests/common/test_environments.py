@@ -136,3 +136,12 @@ def test_an_unreachable_hub_is_tried_once(encoder, files, what, offline):
 def test_what_no_encoding_holds_is_printed_as_an_escape():
     done = run_body(r'print("a\udce9b \u00e9")')
     assert (done.returncode, done.stdout) == (0, rb"a\udce9b " + "é\n".encode())
+
+
+def test_a_good_run_says_nothing_on_stderr_if_asked(bert_folder, files, sentences):
+    (files / "texts.txt").write_text("\n".join(sentences[:20]) + "\n")
+    flags = ["--model_name_or_path", bert_folder, "--train_file", str(files / "texts.txt"), "--report_to", "none"]
+    flags += ["--max_steps", "1", "--per_device_train_batch_size", "10", "--output_dir", str(files / "out")]
+    flags += ["--log_level", "error", "--disable_tqdm", "true", "--max_seq_length", "16"]
+    done = run(str(ROOT / "run_mirror.py"), *flags, HF_DATASETS_CACHE=str(files / "cache"))
+    assert (done.returncode, done.stderr.decode()) == (0, "")

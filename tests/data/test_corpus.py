@@ -116,7 +116,7 @@ def test_a_stream_gives_the_rows_that_are_not_blank(tmp_path):
         ("a.txt", b"a\nb" * (1 << 18) + b"\nb\xe9d\n", r"a\.txt, line 262146: not UTF-8"),
         ("a.txt", b"a\nb\xe9", r"a\.txt, line 2: not UTF-8"),
         ("a.txt.gz", gzip.compress(b"\n" * 2_000_000), r"a\.txt\.gz: unpacks to over 200 times its size"),
-        ("a.pdf", b"x", r"a\.pdf: unknown ending; one of txt, csv"),
+        ("a.xyz", b"x", r"a\.xyz: unknown ending; one of txt, csv"),
         ("a.csv", b"x,y\n1,2\n", r"a\.csv has no column 'text'; it has x, y; choose with --text_column"),
         ("a.csv", b"\xef\xbb\xbf", r"a\.csv, line 1: no names of columns"),
         ("a.csv", b"\ntext\n1\n", r"a\.csv, line 1: no names of columns"),
@@ -160,7 +160,7 @@ def test_a_folder_and_a_name_with_brackets(tmp_path):
     assert texts_of(tmp_path / "notes [v2].txt") == ["a note"]
     assert texts_of(tmp_path) == ["another", "a note"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="empty: no such file"):
+    with pytest.raises(InputError, match="empty: no texts or documents in this folder"):
         expand_paths([str(tmp_path / "empty")])
 
 

@@ -121,3 +121,30 @@ def test_together_they_decide():
 def test_texts_whose_halves_cannot_be_told_apart_are_found_by_their_words_only(caplog, text, count):
     assert [test.kind for test in make_tests([text.format(n=n) for n in range(60)])] == ["words"]
     assert f"only {count} held-out texts can be used for the test 'halves', and a number needs 50" in caplog.text
+
+
+def test_the_interval_is_wider_where_texts_of_a_document_go_together():
+    """Ten documents of 40 texts that are all gained or all not: as wide as of ten texts, by the error of a share."""
+    gained = np.repeat([1, 0] * 5, 40)
+    before, after = np.full(400, 2), np.where(gained, 1, 2)
+    texts = tuple(f"text {number}" for number in range(400))
+    by_text = OwnTextTest("headings", texts, texts).compare(before, after)
+    by_document = OwnTextTest("headings", texts, texts, tuple(np.repeat(range(10), 40))).compare(before, after)
+    assert by_text["change"] == by_document["change"] == 0.5
+    assert by_text["margin"] == pytest.approx(1.96 * 0.5 / 400**0.5, rel=0.15)
+    assert by_document["margin"] == pytest.approx(1.96 * 0.5 / 10**0.5, rel=0.15)
+
+
+def test_headings_and_passages_of_documents_are_tested_and_bm25_is_beside():
+    passages = [f"{text} passage {number}" for number, text in enumerate(LONG)]
+    headings = [f"heading {number}" for number in range(len(LONG))]
+    seconds = [*passages[:-10], *[""] * 10]
+    texts = [*headings[:-10], *passages[-10:]]
+    tests = make_tests(texts, seconds, [number // 5 for number in range(len(LONG))])
+    assert [test.kind for test in tests] == ["headings", "words", "halves"]
+    assert tests[0].queries == tuple(headings[:-10]) and len(tests[1].answers) == len(LONG)
+    assert tests[0].documents[5] == 1 and all(len(test.documents) == len(test.answers) for test in tests)
+    perfect = OwnTextTest("headings", ("red cat", "old dog"), ("a red cat", "the old dog"))
+    assert perfect.bm25() == {"bm25": 1.0, "mrr_bm25": 1.0}
+    nothing = OwnTextTest("headings", ("bird", "fish"), ("a red cat", "the old dog"))
+    assert nothing.bm25()["bm25"] == 0

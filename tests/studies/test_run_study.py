@@ -284,7 +284,7 @@ def test_a_cell_that_outlives_its_study_is_not_run_twice(bert_folder, workplace,
         (["--paper_models"], "the paper has one model for all cells of 'A small study'"),
         (["--data_dir", "nowhere", "--corpus_dir", "elsewhere", "CORPUS"], "--data_dir nowhere: no such folder"),
         (["--model_name_or_path", "no/such-model"], "--model_name_or_path no/such-model"),
-        (["--skip_missing", "--corpus_dir", "nowhere", "--bogus"], "unrecognized arguments: --bogus"),
+        (["--skip_missing", "--corpus_dir", "nowhere", "--bogus"], "unknown flag --bogus"),
     ],
 )
 def test_errors_are_one_line_and_raised_before_any_cell_runs(bert_folder, workplace, monkeypatch, flags, message):

@@ -103,6 +103,7 @@ def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch):
     out, texts = str(folder / "out"), str(folder / "texts.txt")
     for argv, message in (
         ([out, str(folder / "absent.txt"), "q"], r"absent.txt: no such file"),
+        ([texts, texts, "q"], "cannot load model '.*texts.txt': it is a file; give a model folder"),
         ([bert_folder, texts, "q"], "plain masked LM .* pass --pooling"),
         ([out, "x", "q", "--top_k", "0"], "'0' is not a positive number"),
         ([out, texts, "caf\udce9"], "argument QUERY: not UTF-8"),
@@ -219,3 +220,23 @@ def test_wrong_columns_are_one_line(folder, products, argv, message, monkeypatch
     with pytest.raises(InputError, match=message) as refused:
         search_products(monkeypatch, capsys, folder, products, *(word.format(products=products) for word in argv))
     assert "\n" not in str(refused.value)
+
+
+def test_a_passage_is_found_with_its_file_offset_and_section(bert_folder, tmp_path, monkeypatch, capsys):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "guide.md").write_text("# Guide\n\nThe cat runs.\n\n## Install\n\n```\nread file\n```\n")
+    argv = ["mirror-search", bert_folder, str(docs), "the cat", "--pooling", "mean"]
+    monkeypatch.setattr(sys, "argv", argv)
+    search.main()
+    rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert sorted(row[3:] for row in rows) == [
+        ["The cat runs.", f"{docs}/guide.md", "9", "Guide"],
+        ["read file", f"{docs}/guide.md", "40", "Guide > Install"],
+    ]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    search.print_matches("q", [(0.5, 0)], [{"text": "The cat runs.", "shown file": "guide.md", "shown offset": "9"}])
+    assert capsys.readouterr().out.startswith(" 0.500  The cat runs.\n        guide.md  9\n")
+    monkeypatch.setattr(sys, "argv", [*argv, "--id_column", "id"])
+    with pytest.raises(InputError, match="documents have no columns"):
+        search.main()

@@ -1,0 +1,268 @@
+"""Parsers of documents. Every format becomes blocks in reading order: headings, paragraphs, code.
+
+Markdown, reStructuredText, notebooks and EPUB become HTML by their own parsers, so that one reader of HTML decides
+what is a heading, a paragraph or navigation.
+"""
+
+from __future__ import annotations
+
+import ast
+import codecs
+import io
+import json
+import re
+import tokenize
+import warnings
+import zipfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+from xml.etree import ElementTree
+
+from mirror.common.errors import InputError, reason
+from mirror.data.html_blocks import TERM, Block, html_blocks, located, squeezed
+
+
+MAX_BYTES = 32 << 20  # of a document, unpacked: a larger file is data, and its tree would need gigabytes
+# Directives of Sphinx: lists of names, and what has a name and a definition.
+NO_PROSE = frozenset("autosummary currentmodule highlight index module plot testcode testsetup toctree".split())
+DEFINED = frozenset("attribute class data decorator envvar exception function method option property".split())
+_NOT_PROSE = re.compile(r">>>|----|====|::\s*$")
+
+
+class Parsed(NamedTuple):
+    """A parsed document. `title` is empty where only its first heading names it."""
+
+    title: str
+    blocks: list[Block]
+
+
+def parse(path: Path) -> Parsed:
+    """Return title and blocks of a file, by its ending.
+
+    Raises an `InputError`, which does not name the file, if it is too large, damaged or not text.
+    """
+    size, ending = path.stat().st_size, path.suffix.lower()
+    if size > MAX_BYTES:
+        raise InputError(f"{size >> 20} MB, and a document may have {MAX_BYTES >> 20}; split it")
+    try:
+        if ending in BINARY_FORMATS:
+            title, blocks = BINARY_FORMATS[ending](path)
+            return Parsed(title, located("\n".join(block.text for block in blocks), blocks))
+        text = read_text(path)
+        title, blocks = TEXT_FORMATS[ending](text)
+        text = (
+            text.replace("\\n", "  ") if ending == ".ipynb" else text
+        )  # JSON's line break, which looks like a letter
+        return Parsed(title, blocks if ending == ".py" else located(text, blocks))
+    except ImportError as error:
+        raise InputError("needs pip install 'mirror-encoders[documents]'") from error
+    except (InputError, OSError):
+        raise
+    except Exception as error:  # as many types as there are parsers
+        raise InputError(f"damaged ({reason(error)[:120]})") from error
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file: UTF-8, UTF-16 with a byte order mark, or the encoding that the file declares."""
+    content = path.read_bytes()
+    declared = re.search(rb"(?:charset|coding)\s*[=:]\s*[\"']?([-\w.]+)", content[:1024])
+    is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    for encoding in ("utf-16" if is_wide else "utf-8-sig", declared[1].decode() if declared else "utf-8"):
+        try:
+            text = content.decode(encoding)
+        except (LookupError, UnicodeError):
+            continue
+        if "\0" in text:
+            raise InputError("not a text file (a NUL byte)")
+        return text
+    raise InputError("not UTF-8; convert it, e.g. with iconv")
+
+
+def _html(text: str) -> Parsed:
+    return Parsed(*html_blocks(text))
+
+
+def _markdown(text: str) -> Parsed:
+    import yaml
+    from markdown_it import MarkdownIt
+
+    title = ""
+    if front := re.match(r"---\r?\n(.{0,10000}?)\n---\r?\n", text, re.DOTALL):
+        text = text[front.end() :]
+        try:
+            fields = yaml.safe_load(front[1])
+        except (yaml.YAMLError, ValueError):
+            fields = None
+        title = squeezed(str(fields.get("title") or "")) if isinstance(fields, dict) else ""
+    own_title, blocks = html_blocks(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text))
+    return Parsed(title or own_title, blocks)
+
+
+def _rst(text: str) -> Parsed:
+    from docutils.core import publish_parts
+    from docutils.parsers.rst import roles
+
+    if roles.role.__module__ == roles.__name__:  # once in a process
+        _accept_sphinx()
+    settings = {"doctitle_xform": False, "report_level": 5, "halt_level": 5, "syntax_highlight": "none"}
+    settings |= {"file_insertion_enabled": False, "raw_enabled": False, "_disable_config": True}
+    settings |= {"embed_stylesheet": False, "math_output": "LaTeX", "initial_header_level": 1}
+    return _html(publish_parts(text, writer="html5", settings_overrides=settings)["body"])
+
+
+def _accept_sphinx() -> None:
+    """Let docutils read what Sphinx adds: an unknown role becomes its text, an unknown directive its content.
+
+    docutils has no hook for that. Sphinx replaces the same two functions.
+    """
+    from docutils import nodes
+    from docutils.parsers.rst import Directive, directives, roles
+
+    class Content(Directive):
+        optional_arguments, final_argument_whitespace, has_content = 1000, True, True
+        option_spec: ClassVar = defaultdict(lambda: directives.unchanged)
+
+        def run(self) -> list[nodes.Node]:
+            name, inner = self.name.rpartition(":")[2], nodes.definition()
+            if name in NO_PROSE:
+                return []
+            text = " ".join(self.arguments)
+            if name not in DEFINED and len(self.arguments) > 2:  # ".. versionadded:: 3.2 The whole text"
+                inner += nodes.paragraph("", text.lstrip("0123456789. "))
+            self.state.nested_parse(self.content, self.content_offset, inner)
+            if name not in DEFINED or not text:
+                return inner.children
+            item = nodes.definition_list_item("", nodes.term("", text), inner)
+            return [nodes.definition_list("", item)]
+
+    def as_text(name, rawtext, text, lineno, inliner, options=None, content=None):
+        shown, _, target = (part.strip(" >") for part in text.partition("<"))
+        shown = shown.rpartition(".")[2] if shown.startswith("~") else shown.lstrip("!")
+        if name in ("ref", "doc"):
+            address = f"{target or text}.rst" if name == "doc" else f"#{nodes.make_id(target or text)}"
+            return [nodes.reference(rawtext, shown, refuri=address)], []
+        return [nodes.inline(rawtext, shown)], []
+
+    def otherwise(find: Callable, default: object) -> Callable:
+        def found(name, *rest):
+            result, messages = find(name, *rest)
+            return (result, messages) if result else (default, [])
+
+        return found
+
+    roles.role, directives.directive = otherwise(roles.role, as_text), otherwise(directives.directive, Content)
+
+
+def _txt(text: str) -> Parsed:
+    """Return paragraphs at blank lines. Without a blank line, each line is a text of its own."""
+    text = text.replace("\r\n", "\n").strip("\n")
+    paragraphs = re.split(r"\n[^\S\n]*\n", text)
+    kind, parts = ("text", paragraphs) if len(paragraphs) > 1 else ("line", text.split("\n"))
+    return Parsed("", [Block(kind, squeezed(part)) for part in parts if part.strip()])
+
+
+def _notebook(text: str) -> Parsed:
+    """Return what the cells contain, without their outputs."""
+    notebook, parts = json.loads(text), []
+    cells = (
+        notebook["cells"] if "cells" in notebook else [c for sheet in notebook["worksheets"] for c in sheet["cells"]]
+    )
+    for cell in cells:
+        source = "".join(cell.get("source", cell.get("input", "")))
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+        elif cell["cell_type"] == "code":
+            parts.append(f"~~~~~~~~~~~~\n{source}\n~~~~~~~~~~~~")
+    return _markdown("\n\n".join(parts))
+
+
+def _epub(path: Path) -> Parsed:
+    with zipfile.ZipFile(path) as book:
+
+        def read(name: str) -> bytes:
+            if book.getinfo(name).file_size > MAX_BYTES:
+                raise InputError(f"{name} unpacks to over {MAX_BYTES >> 20} MB")
+            return book.read(name)
+
+        place = ElementTree.fromstring(read("META-INF/container.xml")).find(".//{*}rootfile").attrib["full-path"]
+        package = ElementTree.fromstring(read(place))
+        files = {item.attrib["id"]: item.attrib["href"] for item in package.iterfind(".//{*}item")}
+        chapters = [files[item.attrib["idref"]] for item in package.iterfind(".//{*}itemref")]
+        folder = place.rpartition("/")[0]
+        blocks = [block for name in chapters for block in _html(read(f"{folder}/{name}".lstrip("/")).decode()).blocks]
+    return Parsed(squeezed(package.findtext(".//{http://purl.org/dc/elements/1.1/}title") or ""), blocks)
+
+
+def _office(path: Path) -> Parsed:
+    from markitdown import MarkItDown
+
+    text = MarkItDown(enable_plugins=False).convert_local(str(path)).markdown
+    if not text.strip():
+        raise InputError("no text in it; a scan needs text recognition first")
+    return _markdown(text)
+
+
+def _python(text: str) -> Parsed:
+    """Return the prose of docstrings and comments under the names of what they document."""
+    with warnings.catch_warnings():  # about invalid escapes in files of others
+        warnings.simplefilter("ignore")
+        tree = ast.parse(text)
+    comments: dict[int, str] = {}  # by the last of its lines
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
+            line = token.start[0]
+            if token.string.startswith("#!"):
+                continue
+            comments[line] = f"{comments.pop(line - 1, '')} {token.string.lstrip('# ')}".strip()
+    starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
+    blocks = _definition(tree, 0, comments)
+    return Parsed("", [block._replace(offset=starts[max(0, block.offset - 1)]) for block in blocks])
+
+
+def _definition(node: ast.AST, level: int, comments: dict[int, str]) -> Iterator[Block]:
+    """Yield a module, class or function: its name, the prose of its docstring and comments, and what it defines.
+
+    The offset of a block is the number of its line.
+    """
+    if level:
+        yield Block("definition", node.name, level, offset=node.lineno)
+    for part in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
+        if _is_prose(part):
+            yield Block("docstring", squeezed(part), offset=node.body[0].lineno)
+    inner = list(_defined_in(node))
+    taken = {line for child in inner for line in range(child.lineno, child.end_lineno + 1)}
+    first, last = (node.lineno, node.end_lineno) if level else (0, max(comments, default=0))
+    for line, comment in comments.items():
+        if first <= line <= last and line not in taken and _is_prose(comment):
+            yield Block("comment", comment, offset=line)
+    for child in inner:
+        yield from _definition(child, level + 1, comments)
+    yield Block("heading", "", level or TERM)
+
+
+def _defined_in(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield child
+        elif isinstance(child, ast.stmt | ast.excepthandler):  # such as `if` or `try`
+            yield from _defined_in(child)
+
+
+def _is_prose(text: str) -> bool:
+    letters = sum(character.isalpha() or character.isspace() for character in text)
+    return len(text) >= 15 and letters > 0.8 * len(text) and not _NOT_PROSE.search(text)
+
+
+TEXT_FORMATS: dict[str, Callable[[str], Parsed]] = {
+    **{".md": _markdown, ".markdown": _markdown, ".rst": _rst, ".txt": _txt, ".ipynb": _notebook, ".py": _python},
+    **dict.fromkeys((".html", ".htm", ".xhtml"), _html),
+}
+BINARY_FORMATS: dict[str, Callable[[Path], Parsed]] = {
+    ".epub": _epub,
+    ".pdf": _office,
+    ".docx": _office,
+    ".pptx": _office,
+}

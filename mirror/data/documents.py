@@ -1,0 +1,284 @@
+"""Documents become passages along their structure: sections, split at paragraphs and sentences to fit N tokens."""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from sentencex import segment
+
+from mirror.common.errors import InputError
+from mirror.data.augmentation import words
+from mirror.data.docstrings import split_name
+from mirror.data.document_formats import BINARY_FORMATS, TEXT_FORMATS, Parsed, parse
+from mirror.data.files import ending_of
+from mirror.data.html_blocks import Block
+
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+logger = logging.getLogger(__name__)
+
+ENDINGS = TEXT_FORMATS.keys() | BINARY_FORMATS.keys()
+TABLES = {"csv", "tsv", "json", "jsonl", "parquet"}
+SKIPPED_FOLDERS = {"node_modules", "__pycache__", "venv"}  # and hidden ones
+FEW_FILES = 64  # parsed by one process
+SHOWN_FILES = 5  # of those that cannot be read
+REPEATS = (4, 0.05, 50)  # a paragraph in more files is boilerplate: at least 4, a share of the files, at most 50
+
+
+class Passage(NamedTuple):
+    """A piece of a document that fits the token limit."""
+
+    text: str
+    file: str
+    heading: str  # "Guide > Install > Windows"
+    offset: int  # characters of the source before it; of EPUB and office files, of the text in it
+    kind: str  # text, docstring, comment or code
+
+
+@dataclass
+class Section:
+    """What stands under one heading, without its subsections."""
+
+    path: tuple[str, ...] = ()  # headings, its own last
+    is_definition: bool = False  # of a function or class
+    blocks: list[Block] = field(default_factory=list)
+    passages: list[Passage] = field(default_factory=list)
+
+    @property
+    def prose(self) -> list[Passage]:
+        """Passages without code."""
+        return [passage for passage in self.passages if passage.kind != "code"]
+
+
+@dataclass
+class Document:
+    """A file with its sections, in reading order."""
+
+    file: str
+    title: str
+    sections: list[Section]
+
+    @property
+    def passages(self) -> list[Passage]:
+        return [passage for section in self.sections for passage in section.passages]
+
+
+def are_documents(paths: Iterable[str]) -> bool:
+    """Return whether one of the paths is a document or a folder of documents. A .txt file is texts, one per line.
+
+    Tables at the top of a folder make it one of tables, unless more than .txt files lie beside them.
+    """
+    for path in map(Path, filter(None, paths)):
+        if not path.is_dir():
+            if path.suffix.lower() in ENDINGS - {".txt"}:
+                return True
+            continue
+        found = {file.suffix.lower() for file in find_documents([str(path)])}
+        tables = any(ending_of(name) in TABLES for name in os.listdir(path))
+        if found - {".txt"} or (found and not tables):
+            return True
+    return False
+
+
+def find_documents(paths: Iterable[str]) -> Iterator[Path]:
+    """Yield files, and those in folders, in a fixed order. Hidden files and folders, and circles of links, are skipped.
+
+    Raises an `InputError` for a path or glob that matches nothing, and for a file that is no document.
+    """
+    found = {name: [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True)) for name in paths}
+    for name, matches in found.items():
+        if not matches:
+            raise InputError(f"{name}: no such file or folder")
+    for path in (Path(match) for matches in found.values() for match in matches):
+        if not path.is_dir():
+            if path.suffix.lower() not in ENDINGS:
+                raise InputError(f"{path}: not a document; one of {', '.join(sorted(ENDINGS))}")
+            yield path
+            continue
+        seen: set[tuple[int, int]] = set()
+        for folder, folders, files in os.walk(path, followlinks=True):
+            status = os.stat(folder)
+            is_new = (status.st_dev, status.st_ino) not in seen
+            seen.add((status.st_dev, status.st_ino))
+            folders[:] = sorted(name for name in folders if is_new and name[0] != "." and name not in SKIPPED_FOLDERS)
+            for file in (Path(folder, name) for name in sorted(files if is_new else ()) if name[0] != "."):
+                if file.suffix.lower() in ENDINGS and file.exists() and stat.S_ISREG(file.stat().st_mode):
+                    yield file
+
+
+def read_documents(
+    paths: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_tokens: int, num_proc: int | None = None
+) -> list[Document]:
+    """Read files and folders of documents into passages of at most `max_tokens`, special tokens included.
+
+    A paragraph that repeats over many files (navigation, a license) is left out. A file that cannot be read is named
+    in a warning. Both are counted in the log.
+
+    Raises:
+        InputError: a path does not exist, or no document has text in it.
+    """
+    name, files = " ".join(paths), list(find_documents(paths))
+    parsed: list[tuple[str, Parsed]] = []
+    failed: dict[str, list[str]] = {}
+    for file, result in zip(files, _parse_all(files, num_proc), strict=True):
+        shown = os.fsencode(file).decode("utf-8", "backslashreplace")
+        if isinstance(result, str):
+            failed.setdefault(result, []).append(shown)
+        else:
+            parsed.append((shown, result))
+    for problem, names in failed.items() if parsed else ():
+        logger.warning("%s: left out, %s", _shortened(names), problem)
+    if not parsed:
+        problems = "; ".join(f"{_shortened(names)}: {problem}" for problem, names in failed.items())
+        raise InputError(problems or f"{name}: no documents ({', '.join(sorted(ENDINGS))})")
+    repeated, left_out = _repeated(each for _, each in parsed), 0
+    documents = []
+    for file, (title, blocks) in parsed:
+        kept = [block for block in blocks if block.text not in repeated or block.kind in ("heading", "definition")]
+        left_out += len(blocks) - len(kept)
+        documents.append(_sections(file, title, kept))
+    fit_passages(documents, tokenizer, max_tokens)
+    total = sum(len(document.passages) for document in documents)
+    repeats = f"; left out {left_out:,} paragraphs that repeat over many files" if left_out else ""
+    logger.info("Read %s passages from %s documents in %s%s", f"{total:,}", f"{len(documents):,}", name, repeats)
+    return documents
+
+
+def _parse_all(files: list[Path], num_proc: int | None) -> list[Parsed | str]:
+    """Return the content of each file, or why it cannot be read."""
+    if len(files) < FEW_FILES:
+        return list(map(_try_to_parse, files))
+    try:
+        with ProcessPoolExecutor(num_proc) as pool:
+            return list(pool.map(_try_to_parse, files, chunksize=16))
+    except BrokenProcessPool as error:
+        raise InputError(
+            "a process that reads documents was killed: out of memory, or a file breaks its parser"
+        ) from error
+
+
+def _shortened(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN_FILES:,} more" if len(names) > SHOWN_FILES else ""
+    return ", ".join(names[:SHOWN_FILES]) + more
+
+
+def _try_to_parse(file: Path) -> Parsed | str:
+    try:
+        result = parse(file)
+    except (InputError, OSError) as error:
+        return str(error) if isinstance(error, InputError) else error.strerror or str(error)
+    return result if any(block.text for block in result.blocks) else "no text in it"
+
+
+def _repeated(documents: Iterable[Parsed]) -> set[str]:
+    """Return the paragraphs that stand in so many files that they tell nothing of one."""
+    files, counts = 0, Counter()
+    for document in documents:
+        files += 1
+        counts.update({block.text for block in document.blocks})
+    least, share, most = REPEATS
+    return {text for text, count in counts.items() if text and count > min(max(least, share * files), most)}
+
+
+def _sections(file: str, title: str, blocks: list[Block]) -> Document:
+    """Put each block under its heading. A title that is no heading of the document becomes the first."""
+    first = next((block.text for block in blocks if block.kind == "heading" and block.level == 1), "")
+    stack = [(0, title)] if title and not first else []
+    sections = [Section(tuple(text for _, text in stack))]
+    for block in blocks:
+        if block.kind not in ("heading", "definition"):
+            sections[-1].blocks.append(block)
+            continue
+        stack = [each for each in stack if each[0] < block.level]
+        stack += [(block.level, block.text)] if block.text else []
+        sections.append(Section(tuple(text for _, text in stack), block.kind == "definition", [block]))
+    module = Path(file).stem if not file.endswith("__init__.py") else Path(file).parent.name
+    title = first or title or (split_name(module) if file.endswith(".py") else "")
+    return Document(file, title, sections)
+
+
+def fit_passages(documents: list[Document], tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> None:
+    """Fill in the passages of all sections: neighboring paragraphs joined up to the limit, longer ones split."""
+    room = max_tokens - tokenizer.num_special_tokens_to_add()
+    counter = TokenCounter(tokenizer)
+    counter.prepare(block.text for document in documents for section in document.sections for block in section.blocks)
+    for document in documents:
+        for section in document.sections:
+            pieces = [
+                (block.kind, text, block.offset + max(0, block.text.find(text)))
+                for block in section.blocks
+                if block.kind not in ("heading", "definition")
+                for text in split_text(block.text, room, counter, block.kind)
+            ]
+            heading = " > ".join(section.path)
+            for kind, text, offset in join_pieces(pieces, room, counter):
+                kind = "text" if kind == "line" else kind
+                section.passages.append(Passage(text, document.file, heading, offset, kind))
+
+
+class TokenCounter:
+    """Counts the tokens of texts, without special ones."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase):
+        self.tokenizer, self.counts = tokenizer, {}
+
+    def prepare(self, texts: Iterable[str]) -> None:
+        """Count many texts at once, which is faster."""
+        new = [text for text in dict.fromkeys(texts) if text not in self.counts]
+        for start in range(0, len(new), 1000):
+            batch = new[start : start + 1000]
+            options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+            # Behind another text, a byte-level BPE writes the first word with its space, in other tokens.
+            rows = self.tokenizer([*batch, *(f" {text}" for text in batch)], **options)["input_ids"]
+            self.counts |= {text: max(len(rows[at]), len(rows[at + len(batch)])) for at, text in enumerate(batch)}
+
+    def __call__(self, text: str) -> int:
+        self.prepare([text])
+        return self.counts[text]
+
+
+def split_text(text: str, room: int, count: TokenCounter, kind: str = "text") -> list[str]:
+    """Split a text at sentences (code at lines) and, where one is too long, at words, into pieces of at most `room` tokens.
+
+    A single word of more tokens stays whole.
+    """
+    if count(text) <= room:
+        return [text]
+    parts = [part.strip() for part in (text.split("\n") if kind == "code" else segment("en", text)) if part.strip()]
+    if len(parts) < 2:
+        starts = [start for start, _ in words(text)]
+        parts = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
+        parts = parts if len(parts) > 1 else []
+    if not parts:
+        return [text]
+    count.prepare(parts)
+    fitting = [(kind, piece, 0) for part in parts for piece in split_text(part, room, count)]
+    return [piece for _, piece, _ in join_pieces(fitting, room, count)]
+
+
+def join_pieces(pieces: list[tuple[str, str, int]], room: int, count: TokenCounter) -> list[tuple[str, str, int]]:
+    """Join neighbors of the same kind up to `room` tokens. A piece is kind, text and offset; lines are never joined."""
+    joined: list[tuple[str, str, int]] = []
+    used = 0
+    for kind, text, offset in pieces:
+        length = count(text)
+        if joined and joined[-1][0] == kind != "line" and used + length + (kind == "code") <= room:
+            before = joined.pop()
+            text, offset = before[1] + ("\n" if kind == "code" else " ") + text, before[2]
+            length += used + (kind == "code")  # a line break may be a token
+        joined.append((kind, text, offset))
+        used = length
+    return joined

@@ -1,0 +1,140 @@
+"""Documents as a corpus: a mixture of pairs and passages, and documents that are held out as a whole."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from mirror.common.errors import InputError
+from mirror.data.cleaning import hold_out
+from mirror.data.corpus import load_corpus, load_training_corpus
+from mirror.data.docstrings import Docstring
+from mirror.data.source import CorpusSource
+from run_mirror import main
+
+
+WORDS = "river mountain city house tree bird fish dog cat road".split()
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Thirty documents of four sections, each of a paragraph under a heading and one of its own."""
+    rng = np.random.default_rng(0)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for number in range(30):
+        sections = [
+            f"## {' '.join(rng.choice(WORDS, 3))} {number}{part}\n\nThe {' '.join(rng.choice(WORDS, 9))} {number}.\n\n"
+            f"```\ncode {number}{part}\n```\n\n{' '.join(rng.choice(WORDS, 20))}.\n"
+            for part in "abcd"
+        ]
+        (docs / f"{number}.md").write_text("\n".join(sections))
+    return docs
+
+
+def test_a_corpus_has_pairs_and_the_passages_without_one(folder, tokenizer):
+    corpus = load_corpus(str(folder), tokenizer=lambda: tokenizer, max_tokens=24)
+    pairs = [(row["text"], row["text_pair"]) for row in corpus.rows if row["text_pair"]]
+    single = [row["text"] for row in corpus.rows if not row["text_pair"]]
+    assert len(pairs) == 120 and len(single) == 120
+    assert not {*single} & {positive for _, positive in pairs} and not any("code" in text for text in single)
+    source = CorpusSource(train_file=[str(folder)], pairs="none")
+    rows = load_corpus(source, tokenizer=lambda: tokenizer, max_tokens=24).rows
+    assert rows.column_names == ["text", "document"] and {*rows["text"]} == {*single} | {pair[1] for pair in pairs}
+
+
+@pytest.mark.parametrize(("share", "single"), [(1.0, 0), (0.5, 120), (0.4, 180)])
+def test_the_share_of_pairs_is_settable(folder, tokenizer, share, single):
+    source = CorpusSource(train_file=[str(folder)], pairs=["heading"], pair_share=share)
+    rows = load_corpus(source, tokenizer=lambda: tokenizer, max_tokens=24).rows
+    assert Counter(bool(pair) for pair in rows["text_pair"]) == Counter({True: 120, False: single})
+
+
+@pytest.mark.parametrize("pairs", ["auto", "none"])
+def test_documents_are_held_out_as_a_whole(folder, tokenizer, pairs):
+    source = CorpusSource(train_file=[str(folder)], pairs=[pairs])
+    corpus = load_corpus(source, tokenizer=lambda: tokenizer, max_tokens=24)
+    document_of = dict(zip(corpus.rows["text"], corpus.rows["document"], strict=True))
+    rest, held_out = hold_out(corpus, 60)
+    assert 48 <= len(held_out) == rest.held_out_rows <= 66 and "document" not in rest.rows.column_names
+    assert not {document_of[text] for text in rest.rows["text"]} & {*held_out["document"]}
+    assert len(rest.rows) + len(held_out) == len(corpus.rows)
+    assert hold_out(corpus, 0)[1] is None and hold_out(corpus, 2)[1] is None  # no document is that small
+
+
+def test_a_text_of_the_held_out_part_is_not_trained_on(tmp_path, tokenizer):
+    for number in range(40):
+        (tmp_path / f"{number}.md").write_text(
+            f"# Title {number}\n\nThe same river.\n\n# Next {number}\n\nThe cat {number}."
+        )
+    source = CorpusSource(train_file=[str(tmp_path)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("mirror.data.documents.REPEATS", (100, 1.0, 100))
+        rest, held_out = hold_out(load_corpus(source, tokenizer=lambda: tokenizer, max_tokens=24), 30)
+    assert "The same river." in held_out["text_pair"] and "The same river." not in rest.rows["text_pair"]
+
+
+def test_few_documents_are_split_by_chapter(tmp_path, tokenizer):
+    chapters = "\n".join(f"## Chapter {n}\n\nThe cat {n}.\n\n### Part of {n}\n\nThe dog {n}.\n" for n in range(20))
+    (tmp_path / "manual.md").write_text(f"# Manual\n\n{chapters}")
+    corpus = load_corpus(str(tmp_path / "manual.md"), tokenizer=lambda: tokenizer, max_tokens=24)
+    assert len({*corpus.rows["document"]}) == 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"pair_columns": ["a", "b"]}, "--pair_columns does not apply to documents"),
+        ({"streaming": True}, "--streaming does not apply"),
+        ({"near_duplicates": "drop"}, "--near_duplicates drop compares rows"),
+        ({"pairs": ["headings"]}, "--pairs 'headings' is unknown; .*; did you mean 'heading'"),
+        ({"pair_share": 0.0}, "--pair_share must be above 0"),
+    ],
+)
+def test_a_wrong_flag_is_named(folder, flags, message):
+    with pytest.raises(InputError, match=message):
+        load_corpus(CorpusSource(train_file=[str(folder)], **flags))
+    (folder.parent / "a.txt").write_text("a\nb\n")
+    with pytest.raises(InputError, match="--pairs needs documents"):
+        load_corpus(CorpusSource(train_file=[str(folder.parent / "a.txt")], pairs=["auto"]))
+
+
+def test_docstrings_have_pairs_if_asked_for(monkeypatch):
+    entries = [Docstring(f"open door {n}", f"Open the door number {n}.", ()) for n in range(50)]
+    monkeypatch.setattr("mirror.data.corpus.collect", lambda: entries)
+    rows = load_training_corpus(CorpusSource(pairs=["auto"])).rows
+    assert sorted(zip(rows["text"], rows["text_pair"], strict=True)) == sorted(
+        (entry.name, entry.summary) for entry in entries if entry.part == "train"
+    )
+    assert load_training_corpus(CorpusSource()).rows.column_names == ["text"]
+
+
+def test_a_run_on_a_folder_reports_how_headings_find_their_sections(
+    folder, bert_folder, tmp_path, monkeypatch, caplog
+):
+    flags = ["--model_name_or_path", bert_folder, "--train_file", folder, "--output_dir", tmp_path / "out"]
+    flags += [
+        "--max_steps",
+        2,
+        "--per_device_train_batch_size",
+        20,
+        "--max_seq_length",
+        24,
+        "--validation_samples",
+        120,
+    ]
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags)])
+    with caplog.at_level("INFO"):
+        main()
+    assert "120 pairs\n  heading    120; in " in caplog.text
+    results = json.loads((tmp_path / "out" / "train_results.json").read_text())
+    tests = {test["test"]: test for test in results["own_text"]}
+    assert {*tests} >= {"headings", "words"} and tests["headings"]["texts"] >= 50
+    assert (
+        f"are sections found by their heading, title or question (BM25 {tests['headings']['bm25']:.3f}"[:-5]
+        in caplog.text
+    )

@@ -1,0 +1,366 @@
+"""Documents of every format become passages along their structure, and what cannot be read is named."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import zipfile
+
+import pytest
+
+from mirror.common.errors import InputError
+from mirror.data.corpus import load_corpus
+from mirror.data.document_formats import parse
+from mirror.data.documents import are_documents, find_documents, read_documents
+
+
+MARKDOWN = """---
+title: Front matter
+---
+# Guide
+
+The guide tells you [how to install](#install) the program, and *why*.
+
+## Install
+
+Run the installer first. It asks a few questions.
+
+```bash
+pip install program
+```
+
+### Windows
+
+| system | file |
+| --- | --- |
+| Windows | setup.exe |
+
+- Download the file.
+- Open it.
+"""
+HTML = """<html><head><title>Guide — Program</title><style>p {color: red}</style></head><body>
+<nav><a href="/">Home of navigation</a></nav><header role="banner">Banner text</header>
+<main><section id="guide"><h1>Guide<a class="headerlink" href="#guide">¶</a></h1>
+<p>The guide tells you <a href="#install">how to install</a> the program, and <em>why</em>.</p>
+<section id="install"><h2>Install</h2><p>Run the installer first. It asks a few questions.</p>
+<pre>pip install program</pre><script>var hidden = "script text"</script>
+<h3>Windows</h3><table><thead><tr><th>system</th></tr></thead><tr><td>Windows</td><td>setup.exe</td></tr></table>
+<ul><li>Download the file.</li><li>Open it.</li></ul></section></section></main>
+<footer>Footer text</footer></body></html>"""
+RST = """
+Guide
+=====
+
+The guide tells you :ref:`how to install <install>` the :term:`program`, and *why*.
+
+.. _install:
+
+Install
+-------
+
+Run the installer first. It asks a few questions.
+
+.. code-block:: bash
+
+   pip install program
+
+.. toctree::
+
+   navigation
+
+.. autosummary::
+   :toctree: generated
+
+   name_of_a_function
+
+Windows
+~~~~~~~
+
+.. versionadded:: 2.0
+   Windows setup.exe
+
+* Download the file.
+* Open it.
+"""
+NOTEBOOK = {
+    "cells": [
+        {"cell_type": "markdown", "source": MARKDOWN.partition("```")[0].partition("---\n# ")[2].join(["# ", ""])},
+        {"cell_type": "code", "source": ["pip install program"], "outputs": [{"text": ["output text"]}]},
+        {"cell_type": "markdown", "source": MARKDOWN.rpartition("```\n")[2].splitlines(keepends=True)},
+    ],
+    "nbformat": 4,
+}
+PARAGRAPHS = [
+    ("Guide", "text", "The guide tells you how to install the program, and why."),
+    ("Guide > Install", "text", "Run the installer first. It asks a few questions."),
+    ("Guide > Install", "code", "pip install program"),
+    ("Guide > Install > Windows", "text", "Windows setup.exe Download the file. Open it."),
+]
+
+
+def write_epub(path, chapters):
+    with zipfile.ZipFile(path, "w") as book:
+        root = '<rootfile full-path="OEBPS/book.opf"/>'
+        book.writestr("META-INF/container.xml", f"<container><rootfiles>{root}</rootfiles></container>")
+        items = "".join(f'<item id="c{number}" href="{number}.xhtml"/>' for number in range(len(chapters)))
+        spine = "".join(f'<itemref idref="c{number}"/>' for number in range(len(chapters)))
+        title = '<title xmlns="http://purl.org/dc/elements/1.1/">The Book</title>'
+        book.writestr(
+            "OEBPS/book.opf",
+            f"<package><metadata>{title}</metadata><manifest>{items}</manifest><spine>{spine}</spine></package>",
+        )
+        for number, chapter in enumerate(chapters):
+            book.writestr(f"OEBPS/{number}.xhtml", chapter)
+
+
+def read(path, tokenizer, max_tokens=64):
+    documents = read_documents([str(path)], tokenizer, max_tokens)
+    return [(passage.heading, passage.kind, passage.text) for document in documents for passage in document.passages]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.md", MARKDOWN), ("a.html", HTML), ("a.rst", RST), ("a.ipynb", json.dumps(NOTEBOOK)), ("a.epub", HTML)],
+)
+def test_every_format_has_the_same_structure(name, content, tokenizer, tmp_path):
+    path = tmp_path / name
+    if name == "a.epub":
+        write_epub(path, [content])
+    else:
+        path.write_text(content, encoding="utf-8")
+    assert read(path, tokenizer) == PARAGRAPHS
+    if name != "a.epub":
+        for passage in read_documents([str(path)], tokenizer, 64)[0].passages[:3]:
+            assert content[passage.offset :].startswith(passage.text.split()[0])
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.pptx", "a.pdf"])
+def test_office_files_are_read_by_markitdown(name, tokenizer, tmp_path, monkeypatch):
+    """The extra is not installed everywhere, so a stand-in converts to what markitdown returns."""
+    module = type(os)("markitdown")
+
+    class MarkItDown:
+        def __init__(self, enable_plugins): ...
+
+        def convert_local(self, path):
+            text = "" if "scan" in path else MARKDOWN.partition("---\n# ")[2].join(["# ", ""])
+            return type("Result", (), {"markdown": text})
+
+    module.MarkItDown = MarkItDown
+    monkeypatch.setitem(sys.modules, "markitdown", module)
+    (tmp_path / name).write_bytes(b"content")
+    found = read(tmp_path / name, tokenizer)
+    assert found == PARAGRAPHS
+    (tmp_path / f"scan-{name}").write_bytes(b"content")
+    with pytest.raises(InputError, match="no text in it; a scan needs text recognition"):
+        parse(tmp_path / f"scan-{name}")
+
+
+PYTHON = '''#!/usr/bin/env python
+"""Tools for reading files of many formats."""
+
+# Set by the tests and read by nobody else.
+LIMIT = 3
+
+
+class CsvReader:
+    """Read tables of comma-separated values.
+
+    >>> CsvReader()
+
+    Parameters
+    ----------
+    path: str
+    """
+
+    def next_row(self):
+        """Return the next row as a list."""
+        # The last row may lack
+        # its line end, as Excel writes it.
+        return []
+
+
+if True:
+
+    def count_rows(path):
+        """Count the rows of a file without its header."""
+'''
+
+
+def test_python_gives_docstrings_and_comments_under_names(tokenizer, tmp_path):
+    path = tmp_path / "tables.py"
+    path.write_text(PYTHON)
+    (document,) = read_documents([str(path)], tokenizer, 64)
+    assert document.title == "tables"  # words of its name
+    assert [(passage.heading, passage.kind, passage.text) for passage in document.passages] == [
+        ("", "docstring", "Tools for reading files of many formats."),
+        ("", "comment", "Set by the tests and read by nobody else."),
+        ("CsvReader", "docstring", "Read tables of comma-separated values."),
+        ("CsvReader > next_row", "docstring", "Return the next row as a list."),
+        ("CsvReader > next_row", "comment", "The last row may lack its line end, as Excel writes it."),
+        ("count_rows", "docstring", "Count the rows of a file without its header."),
+    ]
+    lines = [PYTHON[: passage.offset].count("\n") + 1 for passage in document.passages]
+    assert lines == [2, 4, 9, 19, 21, 28]
+
+
+def test_txt_has_paragraphs_or_else_lines(tokenizer, tmp_path):
+    (tmp_path / "a.txt").write_text("The cat runs.\nThe dog runs.\n")
+    (tmp_path / "b.txt").write_text("The cat\nruns.\n\nThe dog runs.\n")
+    assert [text for _, _, text in read(tmp_path, tokenizer)] == [
+        *("The cat runs.", "The dog runs."),
+        "The cat runs. The dog runs.",
+    ]
+
+
+def test_questions_terms_and_folded_parts_are_headings(tokenizer, tmp_path):
+    page = "<p><b>Why does it rain?</b></p><p>Because of clouds.</p><h2>Words</h2><dl><dt>cat</dt><dd>An animal.</dd></dl>"
+    page += "<p>After the list.</p><details><summary>More</summary><p>Inside.</p></details><p>After it.</p>"
+    (tmp_path / "a.html").write_text(page)
+    assert [(heading, text) for heading, _, text in read(tmp_path / "a.html", tokenizer)] == [
+        ("Why does it rain?", "Because of clouds."),
+        ("Words > cat", "An animal."),
+        ("Words", "After the list."),
+        ("Words > More", "Inside."),
+        ("Words", "After it."),
+    ]
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte-level BPE"])
+def test_passages_fit_and_never_split_a_word(kind, tokenizer, tmp_path):
+    if kind != "wordpiece":
+        from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+        from transformers import PreTrainedTokenizerFast
+
+        inner = Tokenizer(models.BPE())
+        inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<s>", "</s>", "<pad>"])
+        inner.train_from_iterator(["the cat runs to the river and the dog sleeps"], trainer)
+        inner.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)]
+        )
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>")
+    sentence = "The cat walks to the river and sees a fish. "
+    text = f"# Head\n\n{sentence * 3}\n\nA dog.\n\n{' '.join(['river'] * 70)}\n\nThe end."
+    (tmp_path / "a.md").write_text(text)
+    (document,) = read_documents([str(tmp_path / "a.md")], tokenizer, 32)
+    texts = [passage.text for passage in document.passages]
+    assert " ".join(texts).split() == text.replace("# Head", "").split()  # nothing is lost or cut
+    assert len(texts) > 4 and max(len(ids) for ids in tokenizer(texts)["input_ids"]) <= 32
+
+
+def test_paragraphs_that_repeat_over_files_are_left_out(tokenizer, tmp_path, caplog):
+    for number in range(6):
+        (tmp_path / f"{number}.md").write_text(
+            f"Copyright of the city.\n\n# Title {number}\n\nThe text number {number}."
+        )
+    with caplog.at_level(logging.INFO):
+        found = read(tmp_path, tokenizer)
+    assert [text for _, _, text in found] == [f"The text number {number}." for number in range(6)]
+    assert "left out 6 paragraphs that repeat over many files" in caplog.text
+
+
+def test_a_folder_is_read_in_order_without_hidden_files_and_circles(tokenizer, tmp_path):
+    for name in ("b/two.md", "a.md", "b/.git/no.md", "node_modules/no.md", ".hidden.md", "b/data.csv"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"The text of {name}")
+    (tmp_path / "b" / "circle").symlink_to(tmp_path)
+    (tmp_path / "b" / "broken.md").symlink_to("nowhere.md")
+    (tmp_path / "own.md").symlink_to("own.md")
+    os.mkfifo(tmp_path / "pipe.md")
+    assert [path.relative_to(tmp_path).as_posix() for path in find_documents([str(tmp_path)])] == ["a.md", "b/two.md"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["a.md"], True),
+        (["sub/a.md"], True),
+        (["a.txt"], True),
+        (["a.csv"], False),
+        (["a.csv", "b.txt"], False),
+        (["a.csv", "b.md"], True),
+        (["a.jsonl.gz"], False),
+        ([], False),
+    ],
+)
+def test_what_is_a_folder_of_documents(names, expected, tmp_path):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("text")
+    assert are_documents([str(tmp_path)]) is expected
+    assert not are_documents([str(tmp_path / "a.txt"), "texts.csv"]) and are_documents(["manual.MD"])
+
+
+BAD = {
+    "binary.md": (b"a\0b", "not a text file"),
+    "latin.md": ("Größe".encode("latin-1"), "not UTF-8"),
+    "broken.ipynb": (b"{", "damaged"),
+    "list.ipynb": (b"[]", "damaged"),
+    "broken.epub": (b"PK", "damaged"),
+    "python2.py": (b"print 1", "damaged"),
+    "empty.html": (b"", "no text in it"),
+    "deep.html": (b"<div>" * 100_000, "no text in it|damaged"),
+    "script.html": (b"<script>text</script>", "no text in it"),
+    "office.docx": (b"PK", "pip install 'mirror-encoders|damaged"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_file_is_named_and_the_rest_goes_on(name, tokenizer, tmp_path, caplog):
+    content, problem = BAD[name]
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "good.md").write_text("The cat runs.")
+    found = read(tmp_path, tokenizer)
+    assert [text for _, _, text in found] == ["The cat runs."]
+    (warning,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
+    assert name in warning and re.search(problem, warning)
+    (tmp_path / "good.md").unlink()
+    with pytest.raises(InputError, match=f"{name}: .*({problem})"):
+        read(tmp_path, tokenizer)
+
+
+def test_names_that_match_no_document(tokenizer, tmp_path):
+    (tmp_path / "a.md").write_text("The cat runs.")
+    assert read(tmp_path / "*.md", tokenizer) == [("", "text", "The cat runs.")]
+    for name, problem in (
+        ("none.md", "no such file or folder"),
+        ("*.html", "no such file"),
+        ("x.csv", "not a document"),
+    ):
+        (tmp_path / "x.csv").touch()
+        with pytest.raises(InputError, match=problem):
+            read(tmp_path / name, tokenizer)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "image.png").write_bytes(b"\x89PNG")
+    with pytest.raises(InputError, match="empty: no texts or documents in this folder"):
+        load_corpus(tmp_path / "empty")
+
+
+def test_a_large_file_and_a_name_of_bytes(tokenizer, tmp_path, caplog):
+    with (tmp_path / "large.html").open("wb") as file:
+        file.truncate(100 << 20)
+    (tmp_path / os.fsdecode(b"gr\xfc\xdfe.md")).write_text("The cat runs.")
+    (document,) = read_documents([str(tmp_path)], tokenizer, 64)
+    assert document.file.endswith("gr\\xfc\\xdfe.md")
+    assert "large.html: left out, 100 MB, and a document may have 32; split it" in caplog.text
+
+
+def test_many_files_are_read_by_several_processes_in_order(tokenizer, tmp_path):
+    for number in range(70):
+        (tmp_path / f"{number:02}.md").write_text(f"The text number {number}.")
+    documents = read_documents([str(tmp_path)], tokenizer, 64, num_proc=2)
+    assert [document.passages[0].text for document in documents] == [
+        f"The text number {number}." for number in range(70)
+    ]
+
+
+def test_files_named_by_restructured_text_are_not_opened(tokenizer, tmp_path):
+    (tmp_path / "secret.txt").write_text("secret")
+    (tmp_path / "a.rst").write_text(
+        "The cat runs.\n\n.. include:: secret.txt\n\n.. raw:: html\n   :file: secret.txt\n"
+    )
+    assert [text for _, _, text in read(tmp_path / "a.rst", tokenizer)] == ["The cat runs."]
