@@ -36,13 +36,19 @@ INTERFACE = {
     "modernbert": config_of("modernbert", **SPECIAL, **LOCAL),
     "eurobert": config_of("eurobert", **SPECIAL, mask_token_id=3, num_key_value_heads=2),
     "nomic_bert": config_of("nomic_bert"),
-}
-OWN_ATTENTION = {
     "mpnet": config_of("mpnet", **ROBERTA),
+}
+# Packed everywhere but in their attention.
+DISENTANGLED = {
+    "deberta": config_of("deberta", relative_attention=True, pos_att_type=["c2p", "p2c"]),
     "deberta_v2": config_of("deberta-v2"),
     "deberta_v3": config_of("deberta-v2", **DEBERTA_V3),
 }
-CONFIGS = INTERFACE | OWN_ATTENTION
+OWN_ATTENTION = {
+    "deberta_v2_with_convolution": config_of("deberta-v2", **DEBERTA_V3, conv_kernel_size=3, conv_act="gelu"),
+    "rembert": config_of("rembert", input_embedding_size=16, output_embedding_size=16),
+}
+CONFIGS = INTERFACE | DISENTANGLED | OWN_ATTENTION
 
 
 def tiny(name: str) -> PreTrainedModel:

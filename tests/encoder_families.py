@@ -1,4 +1,4 @@
-"""Every masked LM of transformers, tiny. `python -m tests.encoder_families` writes docs/encoders.md from them."""
+"""Every masked LM of transformers, and decoders, tiny. `python -m tests.encoder_families` writes docs/encoders.md from them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from mirror.modeling.packing import TOLERANCE, packing_unsupported_reason
+from tests.decoders import tiny_decoder
 
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "encoders.md"
@@ -66,7 +67,7 @@ FAMILIES = {
         "answerdotai/ModernBERT-base",
         {"local_attention": 8, "global_attn_every_n_layers": 2, "cls_token_id": 2, "sep_token_id": 3},
     ),
-    "mpnet": Family("MPNet", "microsoft/mpnet-base"),
+    "mpnet": Family("MPNet", "microsoft/mpnet-base", {"pad_token_id": 1}),  # its own, whatever the configuration says
     "mra": Family("MRA", "uw-madison/mra-base-512-4"),
     "nomic_bert": Family("NomicBERT", "nomic-ai/nomic-embed-text-v1.5"),
     "nystromformer": Family("Nystromformer", "uw-madison/nystromformer-512"),
@@ -104,25 +105,68 @@ LEFT_OUT = {
 HEAD = """\
 # Which encoders work
 
-For users who choose a base model: the masked LMs that transformers {version} includes, which need no remote code
-(`--trust_remote_code`). Each was made tiny with random weights and tried as at the start of a run. All but those with a remark in
-bold are also trained, saved, and read by transformers and sentence-transformers with equal vectors in
-`tests/modeling/test_encoder_families.py`. `python -m tests.encoder_families` writes this page, and that test compares it.
+For users who choose a base model: the masked LMs that transformers {version} includes, decoders, and static encoders. None of them
+needs remote code (`--trust_remote_code`). Each was made tiny with random weights and tried as at the start of a run. *Read back* means:
+trained, saved, and read by transformers and sentence-transformers with equal vectors in `tests/modeling/test_encoder_families.py`,
+`test_decoders.py` and `test_static.py`. `python -m tests.encoder_families` writes this page, and a test compares it.
 
 - **packed**: trained without padding. All texts of a batch are in one row, with attention within each text only. Vectors and gradients
   are those of padded texts. Every run decides this at its start (`--packing auto`), by a trial on the model itself that reaches past its
   local window, if it has one.
 - **padded**: gives the same vectors, but computes padding too ([cost](performance.md#training)).
   If padding changes the vector of a text, the vector depends on the other texts of its batch: choose another encoder.
-- **refused** before anything is trained: encoders with a decoder (`bart`, `mbart`, `mvp`) and decoders.
+- **refused** before anything is trained: encoders with a decoder (`bart`, `mbart`, `mvp`, T5), and decoders of another kind than
+  below, such as Mamba.
 
-| encoder | model type | for example | how it is trained |
-| --- | --- | --- | --- |
+## Decoders and static encoders
+
+| encoder | for example | pooling | how it is trained | read back |
+| --- | --- | --- | --- | --- |
+"""
+DECODER_ROWS = {
+    "qwen3": ("Qwen3-Embedding", "Qwen/Qwen3-Embedding-0.6B", "last"),
+    "embeddinggemma": ("EmbeddingGemma", "google/embeddinggemma-300m", "mean"),
+    "llama": ("Llama", "meta-llama/Llama-3.2-1B", "last"),
+    "mistral": ("Mistral", "intfloat/e5-mistral-7b-instruct", "last"),
+    "gemma2": ("Gemma 2", "BAAI/bge-multilingual-gemma2", "last"),
+    "gemma3": ("Gemma 3", "google/gemma-3-1b-pt", "last"),
+}
+MIDDLE = """\
+| StaticEmbedding | sentence-transformers/static-retrieval-mrl-en-v1 | mean | padded: a static encoder has no attention | yes |
+| model2vec | minishlab/potion-base-8M | mean | padded: a static encoder has no attention | yes, by model2vec too |
+
+Their prompts are kept: `Encoder.encode_query` and `encode_document` give the vectors of sentence-transformers to 1e-5, and `--pair_prompts
+query document` puts a prompt before each side of a pair in training. Prompts that the checkpoint leaves out of its pooling
+(`include_prompt: false`) are left out in training too.
+
+**A language model becomes an encoder.** Give a raw decoder such as Qwen/Qwen3-0.6B as the base model. Its texts are pooled by their last
+token, and the noise is deleted words, because it has no mask token. `--attention_direction bidirectional` lets every token see the
+whole text, as in LLM2Vec, and pools by the mean. A model of more than a billion weights is trained by low-rank updates (`--lora_rank`). For
+large batches in little memory add `--mini_batch_size` and `--gradient_checkpointing`.
+
+**Which libraries read a bidirectional one.** The direction is `is_causal: false` in its config.json, which transformers reads since
+version 5.2. Earlier versions compute causal attention from the same files, without an error. sentence-transformers 6 warns of that.
+EmbeddingGemma has a name of its own for it (`use_bidirectional_attention`), which transformers reads since 4.56.2.
+
+**A static encoder** has no dropout. Its default learning rate is larger (`--learning_rate`). model2vec leaves unknown tokens out of the mean,
+and sentence-transformers and this project do not, so the vectors of texts with unknown tokens differ between the two libraries.
+
+**Long texts.** An encoder is trained on texts of its own length. Set `--level passage` for texts of 100 to 500 tokens, which
+allows 512 for a language model. Memory grows with the number of tokens in a batch, so lower `--per_device_train_batch_size` or set
+`--mini_batch_size`.
+
+**Models that need remote code** are refused without `--trust_remote_code`. Instead of NeoBERT choose ModernBERT or EuroBERT, instead of
+nomic-embed-text-v2-moe choose nomic-embed-text-v1.5 or jina-embeddings-v3.
+
+## Masked language models
+
+| encoder | model type | for example | how it is trained | read back |
+| --- | --- | --- | --- | --- |
 """
 TAIL = """
-DeBERTa and MPNet add a learned function of the distance of two tokens to the products of their attention, inside their own attention
-modules. Packing works through transformers' attention interface, which never sees these products. It would need a copy of their
-attention code here, so these models are padded.
+MPNet and DeBERTa add a learned function of the distance of two tokens to the products of their attention, inside their own attention
+modules. `mirror/modeling/relative.py` has subclasses of these. MPNet's attention is packed. DeBERTa's is padded, with its three projections, and
+everything else in its layers is packed. A DeBERTa with a convolution (v2-xlarge) is padded.
 
 Not encoders of plain text, though masked LMs to transformers: {left_out}.
 """
@@ -146,6 +190,11 @@ def outcome(model_type: str) -> str:
     return f"padded: {why}" + ("; **padding changes the vector of a text**" if change > TOLERANCE else "")
 
 
+def decoder_outcome(name: str) -> str:
+    reason = packing_unsupported_reason(tiny_decoder(name), DECODER_ROWS[name][2])
+    return f"padded: {reason}" if reason else "packed"
+
+
 @torch.no_grad()
 def change_by_padding(model: PreTrainedModel) -> float:
     """Return the relative difference of the token vectors of a text alone and beside a longer one."""
@@ -156,13 +205,15 @@ def change_by_padding(model: PreTrainedModel) -> float:
 
 
 def page() -> str:
-    rows = [
-        f"| {family.name} | `{model_type}` | {family.example} | {outcome(model_type)} |\n"
-        for model_type, family in sorted(FAMILIES.items(), key=lambda item: item[1].name.lower())
-    ]
+    rows = []
+    for model_type, family in sorted(FAMILIES.items(), key=lambda item: item[1].name.lower()):
+        found = outcome(model_type)
+        read_back = "no" if "**" in found else "yes"
+        rows.append(f"| {family.name} | `{model_type}` | {family.example} | {found} | {read_back} |\n")
+    decoders = [f"| {' | '.join(row)} | {decoder_outcome(name)} | yes |\n" for name, row in DECODER_ROWS.items()]
     left_out = ", ".join(f"`{name}` ({why})" for name, why in LEFT_OUT.items())
     head = HEAD.format(version=version("transformers"))
-    return head + "".join(rows) + TAIL.format(left_out=left_out)
+    return head + "".join(decoders) + MIDDLE + "".join(rows) + TAIL.format(left_out=left_out)
 
 
 def missing() -> set[str]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import BartConfig
 
 from mirror.common.errors import run_main
 from mirror.modeling.encoder import Encoder
@@ -73,7 +73,7 @@ def test_an_output_folder_with_a_run_in_it_is_left_alone(trained, bert_folder, c
         (["--per_device_train_batch_size", "500"], "240 distinct texts do not fill one batch of 500"),
         (["--pooling", "avg"], "--pooling 'avg' is unknown; one of cls, mean"),
         (["--max_seq_length", "65"], "--max_seq_length 65 is more than the 64 positions of the model"),
-        (["--model_name_or_path", "GPT2"], "not a bidirectional encoder"),
+        (["--model_name_or_path", "BART"], "not a bidirectional encoder"),
         (["--model_name_or_path", "no/such-model"], "cannot load model 'no/such-model'"),
         (["--resume_from_checkpoint", "true"], "--resume_from_checkpoint: no checkpoint in"),
         (["--streaming"], "set the number of steps with --max_steps"),
@@ -82,13 +82,10 @@ def test_an_output_folder_with_a_run_in_it_is_left_alone(trained, bert_folder, c
         (["--save_strategy", "sometimes"], "sometimes"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(
-    flags, message, bert_folder, corpus, tokenizer, tmp_path, monkeypatch, capsys
-):
-    if "GPT2" in flags:
-        GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=50)).save_pretrained(tmp_path / "gpt2")
-        tokenizer.save_pretrained(tmp_path / "gpt2")
-        flags = ["--model_name_or_path", str(tmp_path / "gpt2")]
+def test_bad_input_is_one_line_and_exit_2(flags, message, bert_folder, corpus, tmp_path, monkeypatch, capsys):
+    if "BART" in flags:
+        BartConfig().save_pretrained(tmp_path / "bart")
+        flags = ["--model_name_or_path", str(tmp_path / "bart")]
     defaults = {"--model_name_or_path": bert_folder, "--train_file": corpus, "--output_dir": str(tmp_path / "out")}
     argv = [item for flag, value in defaults.items() if flag not in flags for item in (flag, value)]
     monkeypatch.setattr(sys, "argv", ["run_mirror.py", *argv, *flags])

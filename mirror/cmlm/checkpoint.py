@@ -97,7 +97,7 @@ def load_cmlm(
 
 def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a masked LM and its tokenizer. A checkpoint without an MLM head gets a new one."""
-    config = load_config(name_or_path)
+    config = load_config(name_or_path, masked=True)
     with loading(name_or_path):
         tokenizer = load_tokenizer(name_or_path, config)
         if from_scratch:

@@ -50,8 +50,9 @@ class ViewSettings:
     rate: float = 0.0  # share of words or tokens changed; spans, `none` and functions have none
     both_views: bool = False  # whether the first view is noisy too; otherwise it is the text itself
     prompt: str = ""  # text before every text, without noise
+    second_prompt: str | None = None  # the same for second views, where it differs
 
-    def view(self, text: str, rng: np.random.Generator) -> View:
+    def view(self, text: str, rng: np.random.Generator, first_view: bool = False) -> View:
         """Return the text with its noise. Single tokens are masked later, in `ViewTokenizer.masked`."""
         if callable(self.augmentation):
             # Its result is plain text: a `[MASK]` in it is characters, not the mask token.
@@ -64,7 +65,8 @@ class ViewSettings:
         else:
             view = AUGMENTATIONS[self.augmentation].change(text, self.rate, rng)
         first, *rest = view if self.mask_token is None else [f" {self.mask_token} ".join(view)]
-        return [self.prompt + first, *rest]
+        prompt = self.prompt if first_view or self.second_prompt is None else self.second_prompt
+        return [prompt + first, *rest]
 
 
 class ViewTokenizer:
@@ -125,7 +127,7 @@ def tokenize_rows(
 
     def noisy_ids(texts: list[str], first_view: bool) -> list[list[int]]:
         rngs = [view_rng(settings.seed, epoch, row, first_view) for row in rows]
-        ids = to_ids([settings.view(text, rng) for text, rng in zip(texts, rngs, strict=True)])
+        ids = to_ids([settings.view(text, rng, first_view) for text, rng in zip(texts, rngs, strict=True)])
         if settings.augmentation != "token":
             return ids
         return [to_ids.masked(row, settings.rate, rng) for row, rng in zip(ids, rngs, strict=True)]

@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_flash_attention_utils import _flash_attention_forward
 from transformers.utils import is_flash_attn_2_available
 
-from mirror.modeling.cpu_kernels import Group, attend_by_length, sliding_window_mask
+from mirror.modeling.cpu_kernels import Group, attend_by_length, visible
 from mirror.modeling.dropout import apply_dropout, drophead_scale
 
 
@@ -73,14 +73,20 @@ def mirror_attention(
     *,
     drophead_rate: float,
     paired: bool,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
     **kwargs,
 ) -> tuple[Tensor, None]:
     """Compute attention as transformers calls it: query, key and value of (B, H, T, d) each become (B, T, H, d).
 
     Args:
-        attention_mask: (B, 1, T, T) bool. None: every token attends to every other.
+        attention_mask: (B, 1, T, T) bool. None: every token attends to every other, or those before it (`is_causal`).
         dropout: rate for the attention weights, 0 in eval mode.
         sliding_window: tokens i and j attend to each other if |i - j| is less (ModernBERT's local layers).
+        is_causal: of the model's configuration, if it says so. Overrides that of the module.
+        softcap: scores are squashed to between plus and minus this number (Gemma 2).
+        bias: added to the scores of positions i and j, (H, L, L) for an L that no text exceeds (MPNet).
         packed: passed to `model(...)` as a keyword for a packed row. B is 1, T is the length of the row, and a token attends to
             its own text only.
     """
@@ -90,14 +96,19 @@ def mirror_attention(
     if module.training and drophead_rate:
         rows = len(query) if packed is None else len(packed.lengths)
         scale = drophead_scale(rows, query.shape[1], drophead_rate, query.device, paired)  # (rows, H)
-    attend = partial(_attend, dropout=dropout, scaling=scaling, sliding_window=sliding_window, paired=paired)
+    of_module = getattr(module, "is_causal", False)
+    causal = of_module if is_causal is None else is_causal
+    if sliding_window and of_module and not causal:
+        sliding_window += 1  # transformers' window of a decoder that is made bidirectional includes its end
+    shape = {"sliding_window": sliding_window, "causal": causal, "softcap": softcap}
+    attend = partial(_attend, dropout=dropout, scaling=scaling, paired=paired, bias=bias, **shape)
     if packed is None:
         return attend(query, key, value, attention_mask, scale).transpose(1, 2).contiguous(), None
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
     if query.device.type in BY_LENGTH:
-        tokens = attend_by_length(*flat, scale, packed.groups, dropout, scaling, sliding_window)
-    elif has_flash_attention(query):
-        tokens = attend_flash(*flat, scale, packed, dropout, scaling, sliding_window)
+        tokens = attend_by_length(*flat, scale, packed.groups, dropout, scaling, **shape, bias=bias)
+    elif bias is None and has_flash_attention(query):
+        tokens = attend_flash(*flat, scale, packed, dropout, scaling, **shape)
     else:
         tokens = attend_padded(*flat, scale, packed, attend)
     return tokens[None], None
@@ -118,10 +129,13 @@ def attend_flash(
     dropout: float,
     scaling: float | None,
     sliding_window: int | None,
+    causal: bool = False,
+    softcap: float | None = None,
 ) -> Tensor:
     """Return attention of (S, H, d) each as (S, H, d), by flash-attn's kernel for variable lengths."""
     count, longest = len(packed.slots), packed.mask.shape[1]
-    options = {"dropout": dropout, "softmax_scale": scaling, "sliding_window": sliding_window, "is_causal": False}
+    options = {"dropout": dropout, "softmax_scale": scaling, "sliding_window": sliding_window, "is_causal": causal}
+    options |= {"softcap": softcap} if softcap else {}
     for side in "qk":
         options |= {f"cu_seq_lens_{side}": packed.bounds, f"max_length_{side}": longest}
     inputs = (x[None, :count] for x in (query, key, value))
@@ -153,19 +167,27 @@ def _attend(
     scaling: float | None,
     sliding_window: int | None,
     paired: bool,
+    causal: bool = False,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Return attention of (B, H, T, d) each as (B, H, T, d)."""
     length = query.shape[2]
-    if sliding_window and length > sliding_window:
-        local = sliding_window_mask(length, sliding_window, query.device)
-        mask = local if mask is None else mask & local
-    if dropout and (paired or query.device.type == "cpu"):  # SDPA draws its own dropout masks, slowly on a CPU
+    if (seen := visible(length, sliding_window, causal, query.device)) is not None:
+        mask = seen if mask is None else mask & seen
+    bias = None if bias is None else bias[None, :, :length, :length]
+    if softcap or (dropout and (paired or query.device.type == "cpu")):  # SDPA draws its own masks, slowly on a CPU
         scores = (query @ key.transpose(2, 3)).mul_(scaling or query.shape[-1] ** -0.5)  # (B, H, T, T)
+        scores = (scores / softcap).tanh() * softcap if softcap else scores
+        scores = scores if bias is None else scores + bias
         if mask is not None:
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         weights = scores.softmax(dim=-1).to(value.dtype)
-        output = apply_dropout(weights, dropout, paired) @ value
+        output = (apply_dropout(weights, dropout, paired) if dropout else weights) @ value
     else:
+        if bias is not None:
+            bias = bias.to(query.dtype)
+            mask = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
         output = F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
     return output if scale is None else output * scale[:, :, None, None].to(output.dtype)
 

@@ -17,11 +17,13 @@ from mirror.modeling.read_checkpoint import (
     backbone_subfolder,
     check_name,
     check_size,
+    is_decoder,
     load_config,
     loading,
     quiet,
     read_json,
 )
+from mirror.modeling.static import StaticConfig, load_static
 
 
 TRANSFORMER_SETTINGS = "sentence_bert_config.json"
@@ -34,16 +36,20 @@ def load_backbone(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load encoder and tokenizer. A pooler that `pooling` does not use is set aside for `save_encoder`.
 
-    Raises an `InputError` if it is not found, no bidirectional encoder, or not to be trusted (`mirror.common.trust`).
+    Raises an `InputError` if it is not found, no encoder can be made of it, or it is not to be trusted (`mirror.common.trust`).
     """
     check_name(name_or_path)
     with loading(name_or_path):
         subfolder = backbone_subfolder(name_or_path)
         config = load_config(name_or_path, subfolder)
+        if isinstance(config, StaticConfig):
+            return _load_static(name_or_path, subfolder, pooling, dtype)
         tokenizer = load_tokenizer(name_or_path, config, subfolder)
         trust.check_weights(name_or_path, subfolder)
         check_size(name_or_path, config, subfolder)
         model, has_pooler = _load_weights(name_or_path, subfolder, config=config, dtype=dtype)
+    if is_decoder(config):
+        model.config.use_cache = False  # keys and values for a next token, which an encoder never has
     if pooling == "pooler":
         if not has_pooler:
             raise InputError(f"{name_or_path} ({config.model_type}) has no pooler; use --pooling cls or mean")
@@ -52,10 +58,26 @@ def load_backbone(
     return model, tokenizer
 
 
+def _load_static(name_or_path: str, subfolder: str, pooling: str, dtype: torch.dtype):
+    if pooling != "mean":
+        raise InputError(f"--pooling {pooling}: {name_or_path} is a static encoder, whose vectors are means; use mean")
+    trust.check_weights(name_or_path, subfolder)
+    trust.check_normalizer(
+        name_or_path, read_json(name_or_path, f"{subfolder}/tokenizer.json".lstrip("/"), dict) or {}
+    )
+    model, tokenizer = load_static(name_or_path, subfolder, dtype)
+    pad_right(tokenizer)
+    check_vocabulary(tokenizer, model.config, name_or_path)
+    return model, tokenizer
+
+
 def load_tokenizer(
     name_or_path: str, config: PretrainedConfig, subfolder: str | None = None
 ) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model. Raise an `InputError` if its files are missing or belong to another model."""
+    """Load the tokenizer of a model. That of a decoder without a padding token pads with the end of a text.
+
+    Raises an `InputError` if its files are missing or belong to another model.
+    """
     with loading(name_or_path):
         subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
         rules = read_json(name_or_path, f"{subfolder}/tokenizer.json".lstrip("/"), dict)
@@ -71,6 +93,8 @@ def load_tokenizer(
                 backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
             else:
                 tokenizer.do_lower_case = True
+    if is_decoder(config) and tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token  # which one changes nothing: no token of a text attends to it
     pad_right(tokenizer)
     check_vocabulary(tokenizer, config, name_or_path)
     return tokenizer
@@ -101,8 +125,10 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfi
     """Raise an `InputError` if there is no padding token, or the vocabulary does not fit the embeddings."""
     # Without any files transformers makes a tokenizer of five tokens, for which every word is unknown.
     rows = getattr(config, "vocab_size", None) or len(tokenizer)
-    beyond = max(tokenizer.get_vocab().values(), default=0) >= rows
-    if beyond or not rows / 2 <= len(tokenizer) <= rows:  # embeddings are often padded to a round number
+    # The tokenizers of Gemma's text models have a token of pictures for which there is no embedding.
+    added = tokenizer.added_tokens_decoder if is_decoder(config) else {}
+    beyond = [token for token, index in tokenizer.get_vocab().items() if index >= rows and index not in added]
+    if beyond or not rows / 2 <= len(tokenizer) <= rows + len(added):  # embeddings are often padded to a round number
         what = (
             f"{name_or_path}: the tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}"
         )

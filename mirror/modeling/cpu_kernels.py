@@ -28,6 +28,9 @@ def attend_by_length(
     dropout: float = 0.0,
     scaling: float | None = None,
     sliding_window: int | None = None,
+    causal: bool = False,
+    softcap: float | None = None,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Return attention within each of the concatenated texts, (S, H, d) each as (S, H, d), with zeros after the last text.
 
@@ -36,13 +39,21 @@ def attend_by_length(
     """
     scaling = scaling or query.shape[-1] ** -0.5
     noise = _noise(query, scale, groups, dropout)
-    return _AttentionByLength.apply(query, key, value, noise, groups, scaling, sliding_window)
+    return _AttentionByLength.apply(query, key, value, bias, noise, groups, scaling, sliding_window, causal, softcap)
 
 
-def sliding_window_mask(length: int, sliding_window: int, device: torch.device) -> Tensor:
-    """Return whether two positions are less than `sliding_window` apart, (T, T)."""
+def visible(length: int, sliding_window: int | None, causal: bool, device: torch.device) -> Tensor | None:
+    """Return which position sees which, (T, T): none after it if `causal`, and none `sliding_window` or more away.
+
+    None: every position sees every other.
+    """
+    is_local = sliding_window and length > sliding_window
+    if not (causal or is_local):
+        return None
     position = torch.arange(length, device=device)
-    return (position[:, None] - position).abs() < sliding_window
+    distance = position[:, None] - position
+    seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
+    return seen & (distance.abs() < sliding_window) if is_local else seen
 
 
 def _noise(query: Tensor, scale: Tensor | None, groups: list[Group], dropout: float) -> list[Tensor | None]:
@@ -66,20 +77,25 @@ class _AttentionByLength(torch.autograd.Function):
     # bfloat16 oneDNN compiles and keeps a kernel per shape, which took more time than the products, and a megabyte each.
     @staticmethod
     @torch.autocast("cpu", enabled=False)
-    def forward(ctx, query, key, value, noise, groups, scaling, sliding_window):
+    def forward(ctx, query, key, value, bias, noise, groups, scaling, sliding_window, causal, softcap):
         output, saved = query.new_zeros(query.shape), []
         ends = accumulate((texts * length for texts, length in groups), initial=0)
         places = [slice(start, end) for start, end in pairwise(ends)]
         for group, place, mask in zip(groups, places, noise, strict=True):
             q, k, v = (_take(x, place, group) for x in (query, key, value))  # (texts * H, T, d) each
-            scores = torch.bmm(q, k.transpose(1, 2)).mul_(scaling)
-            if sliding_window and group[1] > sliding_window:
-                local = sliding_window_mask(group[1], sliding_window, scores.device)
-                scores.masked_fill_(~local, torch.finfo(scores.dtype).min)
+            scores, capped = torch.bmm(q, k.transpose(1, 2)).mul_(scaling), None
+            if softcap:
+                capped = scores.div_(softcap).tanh_()
+                scores = capped * softcap
+            if bias is not None:
+                scores.unflatten(0, (group[0], -1)).add_(bias[:, : group[1], : group[1]])
+            if (seen := visible(group[1], sliding_window, causal, scores.device)) is not None:
+                scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)
             weights = scores.softmax(dim=-1)
             _put(output, place, group, torch.bmm(weights if mask is None else weights * mask, v))
-            saved += [q, k, v, weights, mask]
+            saved += [q, k, v, weights, mask, capped]
         ctx.save_for_backward(*saved)
+        ctx.bias = None if bias is None else bias.shape
         ctx.groups, ctx.places, ctx.scaling = groups, places, scaling
         return output
 
@@ -88,18 +104,28 @@ class _AttentionByLength(torch.autograd.Function):
     @torch.autocast("cpu", enabled=False)
     def backward(ctx, gradient):
         of_inputs = [torch.zeros_like(gradient) for _ in range(3)]
-        saved = zip(*[iter(ctx.saved_tensors)] * 5, strict=True)  # five per group, as saved
-        for group, place, (q, k, v, weights, mask) in zip(ctx.groups, ctx.places, saved, strict=True):
+        of_bias = (
+            None
+            if ctx.bias is None
+            else gradient.new_zeros(ctx.bias, dtype=torch.promote_types(gradient.dtype, torch.float32))
+        )
+        saved = zip(*[iter(ctx.saved_tensors)] * 6, strict=True)  # six per group, as saved
+        for group, place, (q, k, v, weights, mask, capped) in zip(ctx.groups, ctx.places, saved, strict=True):
             of_output = _take(gradient, place, group)
             of_weights = torch.bmm(of_output, v.transpose(1, 2))
             noisy = weights
             if mask is not None:
                 noisy, of_weights = weights * mask, of_weights.mul_(mask)
-            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype).mul_(ctx.scaling)
+            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+            if of_bias is not None:
+                of_bias[:, : group[1], : group[1]] += of_scores.unflatten(0, (group[0], -1)).sum(0)
+            if capped is not None:
+                of_scores.mul_(1 - capped.square())
+            of_scores.mul_(ctx.scaling)
             _put(of_inputs[0], place, group, torch.bmm(of_scores, k))
             _put(of_inputs[1], place, group, torch.bmm(of_scores.transpose(1, 2), q))
             _put(of_inputs[2], place, group, torch.bmm(noisy.transpose(1, 2), of_output))
-        return *of_inputs, None, None, None, None
+        return *of_inputs, of_bias, None, None, None, None, None, None
 
 
 def _take(x: Tensor, where: slice, group: Group) -> Tensor:

@@ -19,8 +19,15 @@ from mirror.common.errors import InputError, library_errors
 from mirror.common.vectors import top_k, unit_length
 from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, pad_right, position_limit, unknown_share
 from mirror.modeling.cpu_kernels import onednn_is_faster, onednn_linear
-from mirror.modeling.pooling import POOLING_MODES, pool
-from mirror.modeling.read_checkpoint import ROLES, checkpoint_settings, choose_prompt, loading, warn_of_similarity
+from mirror.modeling.pooling import POOLING_MODES, pool, without_first
+from mirror.modeling.read_checkpoint import (
+    ROLES,
+    check_direction,
+    checkpoint_settings,
+    choose_prompt,
+    loading,
+    warn_of_similarity,
+)
 
 
 logger = logging.getLogger(__name__)
@@ -58,6 +65,7 @@ class Encoder:
         self.role_prompts = role_prompts or dict.fromkeys(ROLES, prompt)
         self.include_prompt = include_prompt
         self.head = nn.Sequential(*head).to(model.device).eval()
+        self._lacks_embeddings = len(tokenizer) > (getattr(model.config, "vocab_size", None) or len(tokenizer))
         self._warned = False
 
     @classmethod
@@ -72,7 +80,7 @@ class Encoder:
         prompt_name: str | None = None,
         truncate_dim: int | None = None,
     ) -> Encoder:
-        """Load a checkpoint of this project, a sentence-transformers one, or any masked LM, from a folder or the Hub.
+        """Load a checkpoint of this project, a sentence-transformers one, or any language model, from a folder or the Hub.
 
         Args:
             pooling: overrides the checkpoint's. Required if the checkpoint states none.
@@ -85,7 +93,7 @@ class Encoder:
             truncate_dim: number of dimensions to keep of each vector. Default: the checkpoint's.
 
         Raises:
-            InputError: the model cannot be loaded, is a decoder, states no pooling, or has fewer dimensions than `truncate_dim`.
+            InputError: the model cannot be loaded, states no pooling or one that it cannot have, or has fewer dimensions than `truncate_dim`.
         """
         if dtype not in DTYPES:
             raise InputError(f"unknown dtype '{dtype}'; one of {', '.join(DTYPES)}")
@@ -94,10 +102,11 @@ class Encoder:
             logger.warning("%s says pooling '%s'; using '%s' as asked", name_or_path, known["pooling"], pooling)
         pooling = pooling or known.get("pooling")
         if pooling is None:
-            reason = f"{name_or_path} is a plain masked LM and does not say how to pool"
+            reason = f"{name_or_path} is a plain masked LM or decoder and does not say how to pool"
             raise InputError(f"{reason}; pass --pooling with one of {', '.join(POOLING_MODES)}")
         warn_of_similarity(name_or_path, known)
         model, tokenizer = load_backbone(name_or_path, pooling, DTYPES[dtype])
+        check_direction(model.config, pooling, name_or_path)
         device = device or (torch.accelerator.current_accelerator() if torch.accelerator.is_available() else "cpu")
         head = [module.to(DTYPES[dtype]) for module in known.get("head", ())]
         length = max_seq_length or known.get("max_seq_length") or DEFAULT_MAX_SEQ_LENGTH
@@ -217,7 +226,15 @@ class Encoder:
         """Return the token ids of each text after the prompt, special ones included, cut at `max_seq_length`, not padded."""
         prompted = [self.prompt + text for text in texts]
         with library_errors(f"{self.tokenizer.name_or_path}: its tokenizer fails on these texts"):
-            return self.tokenizer(prompted, truncation=True, max_length=self.max_seq_length)["input_ids"]
+            ids = self.tokenizer(prompted, truncation=True, max_length=self.max_seq_length)["input_ids"]
+        if self._lacks_embeddings:
+            limit = self.model.config.vocab_size
+            for row, text in zip(ids, texts, strict=True):
+                if max(row, default=0) >= limit:
+                    token = self.tokenizer.convert_ids_to_tokens(max(row))
+                    what = f"the model has no embedding for the token {token!r} in {text[:80]!r}"
+                    raise InputError(f"{what}; remove it from the text")
+        return ids
 
     def forward(self, ids: list[list[int]]) -> Tensor:
         """Return the vectors of B texts from `tokenize` as one batch, (B, D) in the model's dtype. Differentiable."""
@@ -232,10 +249,14 @@ class Encoder:
         """Return the token vectors and the mask of a batch without the prompt, if the pooling leaves it out."""
         if self.include_prompt or not self.prompt or self.pooling == "pooler":
             return output, mask
-        (ids,) = self.tokenizer([self.prompt], truncation=True, max_length=self.max_seq_length)["input_ids"]
-        start = len(ids) - (ids[-1] in self.tokenizer.all_special_ids)  # as sentence-transformers counts them
-        layers = tuple(layer[:, start:] for layer in output.hidden_states or ())
-        return BaseModelOutput(output.last_hidden_state[:, start:], layers), mask[:, start:]
+        count = prompt_tokens(self.tokenizer, self.prompt, self.max_seq_length)
+        return without_first(output, mask, torch.full((len(mask),), count, device=mask.device))
+
+
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str, max_seq_length: int) -> int:
+    """Return how many tokens at the beginning of a text are its prompt's, as sentence-transformers counts them."""
+    (ids,) = tokenizer([prompt], truncation=True, max_length=max_seq_length)["input_ids"]
+    return len(ids) - (ids[-1] in tokenizer.all_special_ids)
 
 
 @dataclass(frozen=True)

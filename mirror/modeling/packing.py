@@ -19,7 +19,9 @@ from mirror.data.batches import pack
 from mirror.modeling.attention import PackedLayout, use_mirror_attention
 from mirror.modeling.backbone import position_limit
 from mirror.modeling.dropout import FastDropout, PairedDropout, check_views_agree, dummy_input_ids, set_dropout
-from mirror.modeling.pooling import pool
+from mirror.modeling.pooling import pool, without_first
+from mirror.modeling.relative import OURS, take_packed_rows
+from mirror.modeling.static import StaticModel
 
 
 logger = logging.getLogger(__name__)
@@ -61,11 +63,9 @@ def configure_noise_and_packing(
         for name, child in parent.named_children():
             if isinstance(child, nn.Dropout):
                 setattr(parent, name, kind(child.p).train(child.training))
-    # Whether the model takes its attention function from transformers' registry (MPNet and DeBERTa do not).
-    if model._supports_attention_backend:
-        use_mirror_attention(model, drophead_rate, paired=controlled_dropout)
-    elif drophead_rate:
-        raise InputError(f"--drophead_rate: {_no_interface(model)}; use --dropout_rate")
+    reason = adopt_attention(model, drophead_rate, controlled_dropout)
+    if reason and drophead_rate:
+        raise InputError(f"--drophead_rate: {reason}; use --dropout_rate")
     if controlled_dropout:
         check_views_agree(model)
     unsupported = "--controlled_dropout" if controlled_dropout else packing_unsupported_reason(model, pooling)
@@ -81,10 +81,9 @@ def packing_unsupported_reason(model: PreTrainedModel, pooling: str) -> str | No
     """Return why `model` cannot train on packed rows, or None. Switches it to this project's attention for a trial."""
     if pooling in ("mean_padded", "pooler"):
         return f"--pooling {pooling} needs padded rows"
-    if not model._supports_attention_backend:
-        return _no_interface(model)
-    if not model.config._attn_implementation.startswith("mirror"):
-        use_mirror_attention(model)
+    uses_ours = model.config._attn_implementation.startswith("mirror")
+    if not uses_ours and (reason := adopt_attention(model)) and not getattr(model, "takes_packed_rows", False):
+        return reason
     training = model.training
     try:
         difference = _packed_difference(model.eval())
@@ -97,27 +96,62 @@ def packing_unsupported_reason(model: PreTrainedModel, pooling: str) -> str | No
     return None
 
 
+def adopt_attention(model: PreTrainedModel, drophead_rate: float = 0.0, paired: bool = False) -> str | None:
+    """Make `model` use this project's attention (`use_mirror_attention`), or return why it cannot.
+
+    Some models pass to the attention function what this one does not know, such as gpt-oss's sinks. They keep their own.
+    """
+    if isinstance(model, StaticModel):
+        return "a static encoder has no attention"
+    own, training = model.config._attn_implementation, model.training
+    expected = _padded_trial(model.eval()) if model._supports_attention_backend or type(model) in OURS else None
+    take_packed_rows(model)
+    # Whether the model takes its attention function from transformers' registry (DeBERTa does not).
+    if not model._supports_attention_backend:
+        model.train(training)
+        return f"the attention of {type(model).__name__} does not go through transformers' attention interface"
+    use_mirror_attention(model, drophead_rate, paired)
+    difference = _relative_difference(_padded_trial(model), expected)
+    model.train(training)
+    if difference < TOLERANCE:
+        return None
+    model.set_attn_implementation(own)
+    take_packed_rows(model, False)
+    return f"{type(model).__name__} needs an attention of its own"
+
+
 @torch.no_grad()
 def _packed_difference(model: PreTrainedModel) -> float:
     """Return the relative difference of the packed and padded vectors of two texts."""
+    batch = _trial_batch(model)
+    return _relative_difference(pool(*packed_forward(model, batch, "mean"), "mean"), _padded_trial(model))
+
+
+@torch.no_grad()
+def _padded_trial(model: PreTrainedModel) -> Tensor:
+    """Return the vectors of the two texts of `_trial_batch`, padded."""
+    batch = _trial_batch(model)
+    mask, ids = batch["attention_mask"], batch["input_ids"][0, batch["starts"][0] :]
+    # The mask hides the end of the second.
+    return pool(model(input_ids=ids[: mask.shape[1]].expand(2, -1), attention_mask=mask), mask, "mean")
+
+
+def _trial_batch(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return two texts as one packed row. The second is the beginning of the first."""
     length = _trial_length(model)
     ids = (dummy_input_ids(model, 9)[0].tolist() * length)[:length]
     batch = pack([ids, ids[:4]], first_position(model), pad_token_id=0)
-    batch = {name: tensor.to(model.device) for name, tensor in batch.items()}
-    padded_ids = torch.tensor([ids, ids], device=model.device)  # the mask hides the end of the second
-    packed = pool(*packed_forward(model, batch, "mean"), "mean")
-    padded = pool(model(input_ids=padded_ids, attention_mask=batch["attention_mask"]), batch["attention_mask"], "mean")
-    return ((packed - padded).norm() / padded.norm()).item()
+    return {name: tensor.to(model.device) for name, tensor in batch.items()}
+
+
+def _relative_difference(found: Tensor, expected: Tensor) -> float:
+    return ((found - expected).norm() / expected.norm()).item()
 
 
 def _trial_length(model: PreTrainedModel) -> int:
     # Longer than the window of layers in which a token sees only its neighbors, or the trial would miss an error there.
     window = getattr(model.config, "sliding_window", None) or 0
     return min(window + 9, position_limit(model), LONGEST_TRIAL)
-
-
-def _no_interface(model: PreTrainedModel) -> str:
-    return f"the attention of {type(model).__name__} does not go through transformers' attention interface"
 
 
 def first_position(model: PreTrainedModel) -> int:
@@ -128,17 +162,24 @@ def first_position(model: PreTrainedModel) -> int:
     return 0
 
 
-def packed_forward(model: nn.Module, batch: dict[str, Tensor], pooling: str) -> tuple[BaseModelOutput, Tensor]:
+def packed_forward(
+    model: nn.Module, batch: dict[str, Tensor], pooling: str, skipped: Tensor | None = None
+) -> tuple[BaseModelOutput, Tensor]:
     """Run `model`, wrapped or compiled or not, on a packed row (`pack`) on its device, and return what `pool` needs.
 
-    These are hidden states as for a padded batch, (N, T, D) with zeros for padding, and its mask, (N, T). For `cls`, T
-    is 1, because nothing else is needed.
+    These are hidden states as for a padded batch, (N, T, D) with zeros for padding, and its mask, (N, T). For `cls` and
+    `last`, T is 1, because nothing else is needed. `skipped`, (N,), is how many first tokens of each text, those of its
+    prompt, the pooling leaves out.
     """
     layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
     row = {name: batch[name] for name in ("input_ids", "position_ids")}
     output = model(**row, packed=layout, output_hidden_states=pooling == "first_last_mean")
     last = output.last_hidden_state[0]  # (S, D)
-    if pooling == "cls":
-        return BaseModelOutput(last.index_select(0, batch["starts"])[:, None]), layout.mask[:, :1]
+    if pooling in ("cls", "last"):
+        ends = (layout.mask.sum(dim=1) - 1).clamp(min=0)  # a text of no tokens has a mask of zeros
+        first = 0 if skipped is None else torch.minimum(skipped, ends)
+        places = batch["starts"] + (first if pooling == "cls" else ends)
+        return BaseModelOutput(last.index_select(0, places)[:, None]), layout.mask[:, :1]
     early = tuple(layout.pad(hidden[0]) for hidden in output.hidden_states[:2]) if output.hidden_states else None
-    return BaseModelOutput(layout.pad(last), hidden_states=early), layout.mask
+    output = BaseModelOutput(layout.pad(last), hidden_states=early)
+    return (output, layout.mask) if skipped is None else without_first(output, layout.mask, skipped)

@@ -24,6 +24,7 @@ from mirror.common import trust
 from mirror.common.errors import InputError, library_errors
 from mirror.common.hub import INSTEAD, hub_failure
 from mirror.modeling.pooling import POOLING_MODES
+from mirror.modeling.static import UNLIMITED, StaticConfig
 
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ logger = logging.getLogger(__name__)
 MIRROR_CONFIG = "mirror_config.json"  # the file that this project adds to a checkpoint
 HEADS_OF_TASKS = ("Classification", "QuestionAnswering", "MultipleChoice")  # ends of names of architectures
 FIRST_MODULES = ("Transformer", "Pooling")
+STATIC = "StaticEmbedding"  # the first module of an encoder that has no others before `LATER_MODULES`
 ROLES = ("query", "document")  # prompts that sentence-transformers chooses by itself
 LATER_MODULES = ("Dense", "LayerNorm", "Normalize", "Dropout")  # modules that turn one vector into another
 
@@ -47,7 +49,8 @@ def checkpoint_settings(name_or_path: str) -> dict:
         settings = read_json(name_or_path, MIRROR_CONFIG, dict) or {}
         if not settings or settings.get("has_head"):
             modules = modules_of(name_or_path)
-            settings = (_sentence_transformers_settings(name_or_path, modules) if modules else {}) | settings
+            found = _sentence_transformers_settings(name_or_path, modules) if modules else _model2vec(name_or_path)
+            settings = found | settings
         prompts = settings.get("prompts") or {}
         if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
             raise ValueError(f"prompts {prompts!r} are not texts by name")
@@ -91,11 +94,31 @@ def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_nam
     return prompt or ""
 
 
+def is_static(name_or_path: str) -> bool:
+    """Return whether a checkpoint is a static encoder, of sentence-transformers or of model2vec."""
+    if modules := modules_of(name_or_path):
+        return modules[0]["type"].rpartition(".")[2] == STATIC
+    return (read_json(name_or_path, "config.json", dict) or {}).get("model_type") == "model2vec"
+
+
+def _model2vec(name_or_path: str) -> dict:
+    """Return the settings of a folder of model2vec that has no modules.json. Empty for any other model."""
+    if not is_static(name_or_path):
+        return {}
+    from sentence_transformers.models import Normalize
+
+    config = read_json(name_or_path, "config.json", dict)
+    head = [Normalize()] if config.get("normalize") else []
+    return {"pooling": "mean", "max_seq_length": UNLIMITED, "head": head, "similarity_fn_name": "cosine"}
+
+
 def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> dict:
     """Let sentence-transformers read pooling, length and later modules of its own checkpoint."""
     from sentence_transformers import SentenceTransformer
 
-    check_size(name_or_path, load_config(name_or_path))
+    static = is_static(name_or_path)
+    if not static:
+        check_size(name_or_path, load_config(name_or_path))
     for module in modules:
         folder = check_inside(name_or_path, module["path"])
         trust.check_weights(name_or_path, folder)
@@ -109,12 +132,17 @@ def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> d
             raise InputError(f"{asked}, but what is stored has {stored:,} bytes")
     with quiet():
         loaded = SentenceTransformer(name_or_path, device="cpu", **trust.remote_code(), model_kwargs=trust.weights())
-    mode, known = loaded[1].pooling_mode, ", ".join(POOLING_MODES)
+    mode, known = "mean" if static else loaded[1].pooling_mode, ", ".join(POOLING_MODES)
+    mode = "last" if mode == "lasttoken" else mode
     if mode not in POOLING_MODES:
         raise InputError(f"{name_or_path}: its pooling {mode!r} is not one that can be used: {known}")
     stated = {name: getattr(loaded, name) for name in ("max_seq_length", "prompts", "default_prompt_name")}
-    stated |= {"pooling": mode, "head": list(loaded)[2:], "truncate_dim": getattr(loaded, "truncate_dim", None)}
-    stated |= {"include_prompt": getattr(loaded[1], "include_prompt", True)}
+    stated |= {"pooling": mode, "head": list(loaded)[1 if static else 2 :]}
+    stated |= {"truncate_dim": getattr(loaded, "truncate_dim", None)}
+    if static:
+        stated["max_seq_length"] = UNLIMITED
+    else:
+        stated["include_prompt"] = getattr(loaded[1], "include_prompt", True)
     return stated | {"similarity_fn_name": str(getattr(loaded.similarity_fn_name, "value", loaded.similarity_fn_name))}
 
 
@@ -126,15 +154,19 @@ def modules_of(name_or_path: str) -> list[dict]:
     modules = read_json(name_or_path, "modules.json", list) or []
     for number, module in enumerate(modules):
         library, _, kind = module["type"].rpartition(".")
-        known = FIRST_MODULES[number : number + 1] or LATER_MODULES
+        static = modules[0]["type"].endswith(f".{STATIC}")
+        first = (STATIC,) if static else FIRST_MODULES
+        known = first[number : number + 1] or LATER_MODULES
         is_custom = not f"{library}.".startswith("sentence_transformers.")
-        if is_custom and number >= len(FIRST_MODULES) and trust.remote_code()["trust_remote_code"]:
+        if is_custom and number >= len(first) and trust.remote_code()["trust_remote_code"]:
             continue
         if is_custom or kind not in known:
             what = (
                 f"{name_or_path}: its module {number + 1}, {module['type']}, can be neither used nor trained through"
             )
-            usable = f"{', '.join(FIRST_MODULES)}, and then {', '.join(LATER_MODULES)} of sentence-transformers"
+            usable = (
+                f"{', '.join(FIRST_MODULES)} or {STATIC}, and then {', '.join(LATER_MODULES)} of sentence-transformers"
+            )
             raise InputError(f"{what}; what can is {usable}")
     return modules
 
@@ -142,7 +174,8 @@ def modules_of(name_or_path: str) -> list[dict]:
 def backbone_subfolder(name_or_path: str) -> str:
     """Return the folder of the backbone inside a checkpoint: "" or, in older ones, such as `0_Transformer`."""
     modules = modules_of(name_or_path)
-    return check_inside(name_or_path, modules[0]["path"]) if modules else ""
+    path = check_inside(name_or_path, modules[0]["path"]) if modules else ""
+    return "" if path == "." else path
 
 
 def check_inside(name_or_path: str, path: str) -> str:
@@ -166,17 +199,24 @@ def read_json(name_or_path: str, filename: str, kind: type) -> dict | list | Non
     return content
 
 
-def load_config(name_or_path: str, subfolder: str | None = None) -> PretrainedConfig:
-    """Return the configuration of a bidirectional encoder. Raise an `InputError` if it is none."""
+def load_config(name_or_path: str, subfolder: str | None = None, masked: bool = False) -> PretrainedConfig:
+    """Return the configuration of a language model. Raise an `InputError` if no encoder can be made of it.
+
+    `masked`: only of a masked LM, not of a decoder.
+    """
     check_name(name_or_path)
     with loading(name_or_path):
         subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
+        if is_static(name_or_path) and not masked:
+            return StaticConfig()
         trust.check_counts(name_or_path, read_json(name_or_path, f"{subfolder}/config.json".lstrip("/"), dict) or {})
         config = AutoConfig.from_pretrained(name_or_path, subfolder=subfolder, **trust.remote_code())
-    only_causal = config.model_type in CAUSAL_FAMILIES and config.model_type not in MASKED_FAMILIES
-    if config.is_encoder_decoder or only_causal:
+    if config.is_encoder_decoder or (masked and is_decoder(config)):
         reason = f"{name_or_path} ({config.model_type}) is not a bidirectional encoder"
         raise InputError(f"{reason}; give a masked LM such as bert-base-uncased")
+    if is_decoder(config) and not _attends(config):
+        reason = f"{name_or_path} ({config.model_type}) is not a decoder of text with attention that can be pooled"
+        raise InputError(f"{reason}; give one such as Qwen3, Llama, Mistral or Gemma, or a masked LM")
     heads = [name for name in config.architectures or () if name.endswith(HEADS_OF_TASKS)]
     if heads and not subfolder and not modules_of(name_or_path):
         message = (
@@ -184,6 +224,33 @@ def load_config(name_or_path: str, subfolder: str | None = None) -> PretrainedCo
         )
         logger.warning(message, name_or_path, heads[0])
     return config
+
+
+def is_decoder(config: PretrainedConfig) -> bool:
+    """Return whether this is the configuration of a decoder, such as Qwen3, whose attention may be causal or not."""
+    return config.model_type in CAUSAL_FAMILIES and config.model_type not in MASKED_FAMILIES
+
+
+def is_causal(config: PretrainedConfig) -> bool:
+    """Return whether a token of this model sees only those before it."""
+    # The two names under which transformers makes a decoder bidirectional, the second only Gemma's.
+    causal = getattr(config, "is_causal", True) and not getattr(config, "use_bidirectional_attention", None)
+    return is_decoder(config) and causal
+
+
+def check_direction(config: PretrainedConfig, pooling: str, name_or_path: str) -> None:
+    """Raise an `InputError` if the pooling takes the first token of a causal model, which sees no other token."""
+    if pooling == "cls" and is_causal(config):
+        reason = f"--pooling cls: {name_or_path} ({config.model_type}) is causal, so its first token sees no other"
+        raise InputError(f"{reason}; use last or mean")
+
+
+def _attends(config: PretrainedConfig) -> bool:
+    """Return whether a model is of text only, and its attention goes through transformers' attention interface."""
+    if not hasattr(config, "hidden_size") or type(config) not in AutoModel._model_mapping:
+        return False
+    kind = AutoModel._model_mapping[type(config)]
+    return kind._supports_attention_backend and not getattr(kind, "_is_stateful", False)
 
 
 def check_name(name_or_path: str) -> None:

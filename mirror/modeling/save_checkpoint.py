@@ -28,7 +28,8 @@ from mirror.common.errors import InputError, library_errors
 from mirror.common.files import atomic_write_text, follow_umask
 from mirror.modeling.backbone import TRANSFORMER_SETTINGS, lowercases_first, spare_pooler
 from mirror.modeling.encoder import Encoder
-from mirror.modeling.read_checkpoint import MIRROR_CONFIG, quiet
+from mirror.modeling.read_checkpoint import MIRROR_CONFIG, STATIC, is_static, quiet
+from mirror.modeling.static import StaticModel, save_static
 
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 # Other libraries have neither a mean over padding nor one over layers. They get the nearest mode.
 NOT_EXPORTABLE = {"mean_padded": "mean", "first_last_mean": "mean"}
-EXPORTED_POOLING = {"cls": "cls", "mean": "mean", "max": "max", "pooler": "cls"} | NOT_EXPORTABLE
+EXPORTED_POOLING = {"cls": "cls", "mean": "mean", "max": "max", "last": "lasttoken", "pooler": "cls"} | NOT_EXPORTABLE
 OLD_SPELLING = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 MINIMUM_COSINE = 0.9999
 
@@ -62,14 +63,18 @@ def save_encoder(
     """
     folder = Path(folder)
     shutil.rmtree(folder / "onnx", ignore_errors=True)  # an export of other weights
-    with quiet():
-        model.save_pretrained(folder, state_dict=(state_dict or model.state_dict()) | spare_pooler(model))
-    _spell_angles_twice(folder / CONFIG_NAME)
-    _save_tokenizer(folder, tokenizer, inspect.signature(model.forward).parameters)
+    if isinstance(model, StaticModel):
+        folder.mkdir(parents=True, exist_ok=True)
+        save_static(folder, model, tokenizer, normalize=[type(module).__name__ for module in head] == ["Normalize"])
+    else:
+        with quiet():
+            model.save_pretrained(folder, state_dict=(state_dict or model.state_dict()) | spare_pooler(model))
+        _spell_angles_twice(folder / CONFIG_NAME)
+        _save_tokenizer(folder, tokenizer, inspect.signature(model.forward).parameters)
+        transformer = {"max_seq_length": max_seq_length, "do_lower_case": lowercases_first(tokenizer)}
+        _write_json(folder / TRANSFORMER_SETTINGS, transformer)
     ours = {"pooling": pooling, "max_seq_length": max_seq_length, **(prompts or {}), "settings": settings or {}}
     _write_json(folder / MIRROR_CONFIG, ours | ({"has_head": True} if head else {}))
-    transformer = {"max_seq_length": max_seq_length, "do_lower_case": lowercases_first(tokenizer)}
-    _write_json(folder / TRANSFORMER_SETTINGS, transformer)
     _write_sentence_transformers(folder, model, pooling, head, prompts or {})
     if pooling in NOT_EXPORTABLE:
         message = "other readers have no pooling '%s' and will use '%s'; run_eval.py uses '%s'"
@@ -127,22 +132,22 @@ def verify_encoder(folder: str | Path, encoder: Encoder, texts: list[str]) -> di
 def stored_pooling(folder: Path) -> str:
     """Return the pooling of a checkpoint folder, from `mirror_config.json` or else sentence-transformers' file."""
     is_ours = (folder / MIRROR_CONFIG).exists()
+    if not is_ours and is_static(str(folder)):
+        return "mean"
     path = folder / MIRROR_CONFIG if is_ours else folder / "1_Pooling" / "config.json"
     with library_errors(str(path)):
-        return json.loads(path.read_text(encoding="utf-8"))["pooling" if is_ours else "pooling_mode"]
+        stored = json.loads(path.read_text(encoding="utf-8"))["pooling" if is_ours else "pooling_mode"]
+        return "last" if stored == "lasttoken" else stored
 
 
 def _write_sentence_transformers(
     folder: Path, model: PreTrainedModel, pooling: str, head: Sequence[nn.Module], prompts: dict
 ) -> None:
     modules = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    mode = EXPORTED_POOLING[pooling]
-    (folder / "1_Pooling").mkdir(exist_ok=True)
-    described = {"word_embedding_dimension": model.config.hidden_size, "pooling_mode": mode}
-    described |= {f"pooling_mode_{old}": mode == new for new, old in OLD_SPELLING.items()}
-    described |= {"pooling_mode_mean_sqrt_len_tokens": False}
-    described |= {} if prompts.get("include_prompt", True) else {"include_prompt": False}
-    _write_json(folder / "1_Pooling" / "config.json", described)
+    if isinstance(model, StaticModel):
+        modules = [(".", STATIC)]
+    else:
+        _write_pooling(folder, model, pooling, prompts)
     if pooling == "pooler":  # BERT's pooler is a dense layer on the CLS vector. ALBERT's is a plain Linear.
         linear = model.pooler if isinstance(model.pooler, nn.Linear) else model.pooler.dense
         save_dense(folder / "2_Dense", dense(linear.weight, linear.bias, nn.Tanh()))
@@ -162,6 +167,17 @@ def _write_sentence_transformers(
     described |= {"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"} | prompts
     described.pop("include_prompt", None)  # of the pooling
     _write_json(folder / "config_sentence_transformers.json", described)
+
+
+def _write_pooling(folder: Path, model: PreTrainedModel, pooling: str, prompts: dict) -> None:
+    mode = EXPORTED_POOLING[pooling]
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    described = {"word_embedding_dimension": model.config.hidden_size, "pooling_mode": mode}
+    described |= {f"pooling_mode_{old}": mode == new for new, old in OLD_SPELLING.items()}
+    described |= {"pooling_mode_mean_sqrt_len_tokens": False}
+    described |= {"pooling_mode_lasttoken": True} if mode == "lasttoken" else {}  # a key that versions before 2.3 lack
+    described |= {} if prompts.get("include_prompt", True) else {"include_prompt": False}
+    _write_json(folder / "1_Pooling" / "config.json", described)
 
 
 def dense(weight: Tensor, bias: Tensor | None, activation: nn.Module) -> Dense:

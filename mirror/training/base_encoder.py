@@ -8,13 +8,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
-from mirror.modeling.encoder import Encoder
-from mirror.modeling.read_checkpoint import ROLES, checkpoint_settings, choose_prompt, warn_of_similarity
+from mirror.modeling.encoder import Encoder, prompt_tokens
+from mirror.modeling.read_checkpoint import (
+    ROLES,
+    check_direction,
+    checkpoint_settings,
+    choose_prompt,
+    is_causal,
+    is_decoder,
+    warn_of_similarity,
+)
+from mirror.modeling.static import StaticModel
 from mirror.training.options import LEARNING_RATE, LEVEL_TEXTS, LEVELS
 
 
@@ -33,7 +43,9 @@ class BaseEncoder:
     Args:
         name: Hub id or path.
         head: modules after the pooling, frozen.
-        prompt: text before every text.
+        prompt: text before every text that is encoded.
+        view_prompts: text before the first and the second text of every row in training.
+        skipped: tokens of these two that the pooling leaves out. None: the pooling leaves nothing out.
         prompts: what the saved checkpoint says about prompts, and how many components it returns (`truncate_dim`).
         dimension: width D of the vectors that the loss compares.
         max_seq_length: maximum number of tokens of the saved encoder, at least that of the run.
@@ -44,6 +56,8 @@ class BaseEncoder:
     tokenizer: PreTrainedTokenizerBase
     head: nn.Sequential
     prompt: str
+    view_prompts: tuple[str, str]
+    skipped: tuple[int, int] | None
     prompts: dict
     dimension: int
     max_seq_length: int
@@ -70,10 +84,20 @@ def load_base(
         tokenizer = tokenizer or own_tokenizer
     tokenizer = tokenizer or load_tokenizer(name, model.config)
     check_vocabulary(tokenizer, model.config, name)
-    changed = args.resolve_for(name, model.config.model_type, known.get("pooling"), pairs)
+    set_direction(model, args.attention_direction, name)
+    if args.lora_rank and isinstance(model, StaticModel):
+        raise InputError(f"--lora_rank: {name} is a static encoder, which has no layers; leave the flag out")
+    changed = args.resolve_for(
+        *(name, model.config.model_type, known.get("pooling"), pairs),
+        length=min(known["max_seq_length"], position_limit(model)) if known.get("max_seq_length") else None,
+        direction=direction_of(model.config),
+        masks=bool(args.mask_token) or tokenizer.mask_token_id is not None,
+        weights=0 if adapters_of(model) else sum(weight.numel() for weight in model.parameters()),
+    )
+    check_direction(model.config, args.pooling, name)
     head = keep_modules(known, args.pooling, name)
     warn_of_similarity(name, known)
-    logger.info(describe_base(name, known.get("pooling"), head, args, changed))
+    logger.info(describe_base(name, known.get("pooling"), head, args, changed, direction_of(model.config)))
     check_length(model, args.max_seq_length)
     encoder = Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*head])
     if len(head):
@@ -88,40 +112,87 @@ def load_base(
     kept = {"prompts": prompts, "default_prompt_name": default, "truncate_dim": known.get("truncate_dim")}
     kept |= {"similarity_fn_name": known.get("similarity_fn_name")}
     prompt = choose_prompt(name, known, args.prompt, args.prompt_name)
-    if prompt and not known.get("include_prompt", True):
-        reason = f"{name} leaves the prompt out of its pooling, which is not supported in training"
-        raise InputError(f"{reason}; use --prompt ''")
-    if prompt and (taken := len(tokenizer(prompt)["input_ids"])) >= args.max_seq_length:
+    view_prompts, skipped = (prompt, prompt), None
+    if args.pair_prompts:
+        if not pairs:
+            raise InputError("--pair_prompts needs texts in two columns; use --prompt_name, or give --pair_columns")
+        view_prompts = tuple(choose_prompt(name, known, None, each) for each in args.pair_prompts)
+    if any(view_prompts) and not known.get("include_prompt", True) and args.pooling != "pooler":
+        skipped = tuple((each and prompt_tokens(tokenizer, each, args.max_seq_length)) or 0 for each in view_prompts)
+    taken = max(len(tokenizer(each)["input_ids"]) for each in view_prompts)
+    if any(view_prompts) and taken >= args.max_seq_length:
         message = "the prompt has %d tokens, so --max_seq_length %d leaves none of a text: give a larger one"
         logger.warning(message, taken, args.max_seq_length)
     longest = min(max(args.max_seq_length, known.get("max_seq_length") or 0), position_limit(model))
     kept = {key: value for key, value in kept.items() if value}
     kept |= {} if known.get("include_prompt", True) else {"include_prompt": False}
-    return BaseEncoder(name, model, tokenizer, head, prompt, kept, encoder.dimension, longest)
+    return BaseEncoder(
+        *(name, model, tokenizer, head, prompt, view_prompts, skipped, kept, encoder.dimension, longest)
+    )
 
 
-def describe_base(name: str, pooling: str | None, head: nn.Sequential, args: MirrorConfig, changed: dict) -> str:
+def direction_of(config: PretrainedConfig) -> str | None:
+    """Return `causal` or `bidirectional` for a decoder, None for any other model."""
+    return ("causal" if is_causal(config) else "bidirectional") if is_decoder(config) else None
+
+
+@torch.no_grad()
+def set_direction(model: PreTrainedModel, direction: str | None, name: str) -> None:
+    """Make a decoder causal or bidirectional, by the word in its configuration that transformers reads.
+
+    Raises:
+        InputError: the model cannot have this direction.
+    """
+    if direction is None or direction == (direction_of(model.config) or "bidirectional"):
+        return
+    what = f"--attention_direction {direction}: {name} ({model.config.model_type})"
+    if not is_decoder(model.config) or getattr(model.config, "use_bidirectional_attention", None):
+        raise InputError(f"{what} was trained as a bidirectional encoder; leave the flag out")
+    model.config.is_causal = direction == "causal"
+    ids = torch.tensor([[5, 6, 7], [5, 6, 8]], device=model.device)
+    one, other = model.eval()(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state[:, 0]
+    if torch.equal(one, other) != (direction == "causal"):
+        raise InputError(f"{what} does not take it in this version of transformers; leave the flag out")
+    if direction == "bidirectional":
+        logger.warning(
+            "%s is made bidirectional: transformers 5.2 and later read the saved encoder as it is, earlier versions as "
+            "a causal one, without an error",
+            name,
+        )
+
+
+def describe_base(
+    name: str,
+    pooling: str | None,
+    head: nn.Sequential,
+    args: MirrorConfig,
+    changed: dict,
+    direction: str | None = None,
+) -> str:
     """Return the log line that describes the detected base model and the settings that follow from it.
 
     Args:
-        pooling: pooling of a base that is an encoder already. None for a masked LM.
+        pooling: pooling of a base that is an encoder already. None for a language model.
         head: its modules after the pooling.
         changed: what `MirrorConfig.resolve_for` returned.
+        direction: that of the attention of a decoder.
     """
     name, preset = Path(name).name or "the model", LEVELS[args.level]
     keys = [key for key in preset if key not in {*changed, "pooling"} and getattr(args, key) != preset[key]]
-    keys += [] if args.learning_rate == LEARNING_RATE else ["learning_rate"]
+    keys += [] if args.learning_rate == LEARNING_RATE or "learning_rate" in changed else ["learning_rate"]
     differences = [f"--{key} {getattr(args, key)}" for key in keys]
     differences += ["a mean without padding"] if args.pooling == "mean" else []  # the released code averages over it
     differences += [] if args.validation_samples == 0 else ["at most a tenth held out"]
     differences += ["no repeated texts (--keep_duplicates)"]
     texts = f"{LEVEL_TEXTS[args.level]}, except: {', '.join(differences)}"
+    flags = " ".join(f"--{flag} {value}" for flag, value in changed.items())
     if pooling is None:
-        return f"base: {name} is a masked language model; settings of the paper for {texts}"
+        kind = f"decoder language model with {direction} attention" if direction else "masked language model"
+        settings = f"settings for it: {flags}; the others" if flags else "settings"
+        return f"base: {name} is a {kind}; {settings} of the paper for {texts}"
     if args.pooling != pooling:
         return f"base: {name} is trained by --pooling {args.pooling} instead of its own; settings of the paper for {texts}"
     modules = ", ".join([f"{pooling} pooling", *(type(module).__name__.lower() for module in head)])
-    flags = " ".join(f"--{flag} {value}" for flag, value in changed.items())
     settings = f"settings for adapting: {flags}; the others" if flags else "settings"
     return f"base: {name} is an encoder already ({modules}); {settings} of the paper for {texts} (docs/adapt.md)"
 
@@ -150,7 +221,9 @@ def add_lora(model: PreTrainedModel, rank: int) -> None:
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise InputError("--lora_rank needs peft: pip install peft") from error
+        raise InputError(
+            "--lora_rank needs peft: pip install peft, or give --lora_rank 0 to train all weights"
+        ) from error
 
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"), model)
 

@@ -20,12 +20,20 @@ from mirror.common.errors import InputError, library_errors
 from mirror.common.flags import above, at_least, condition, one_of
 from mirror.data.augmentation import augmentation_name
 from mirror.data.views import ViewSettings
+from mirror.modeling.static import StaticConfig
 from mirror.training.options import (
     CRITERIA,
     KEEP_STEP,
     LEARNING_RATE,
     LEVELS,
     LIBRARY_DEFAULTS,
+    LORA_ABOVE,
+    LORA_LEARNING_RATE,
+    LORA_RANK,
+    MASKLESS,
+    MASKLESS_PAIRS,
+    STATIC_LEARNING_RATE,
+    TEXT_NOISE,
     BaseOptions,
     MirrorOptions,
     default_learning_rate,
@@ -193,19 +201,41 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         self._set_evaluation_defaults()
 
     def resolve_for(
-        self, model_name_or_path: str, model_type: str, pooling: str | None = None, pairs: bool = False
+        self,
+        model_name_or_path: str,
+        model_type: str,
+        pooling: str | None = None,
+        pairs: bool = False,
+        length: int | None = None,
+        direction: str | None = None,
+        masks: bool = True,
+        weights: int = 0,
     ) -> dict[str, object]:
         """Fill in what depends on the base model: pooling, learning rate, and the settings for an encoder.
 
         Args:
             pooling: pooling of a base model that is an encoder already. With another pooling it is not one.
             pairs: whether the second text of a row is its second view. Encoders were measured without.
+            length: maximum number of tokens of a base model that is an encoder already.
+            direction: `causal` or `bidirectional` for a decoder.
+            masks: whether its tokenizer has a mask token.
+            weights: number of weights of the model, for the default of `lora_rank`.
 
         Returns:
-            The settings that differ from the level's because the base is an encoder, by the names of their flags.
+            The settings that differ from the level's because of the base, by the names of their flags.
         """
-        self.pooling = self.pooling or pooling or LEVELS[self.level].get("pooling") or default_pooling(model_type)
+        of_level = None if direction else LEVELS[self.level].get("pooling")
+        self.pooling = self.pooling or pooling or of_level or default_pooling(model_type, direction)
         changed = encoder_settings(self.level, self.given) if self.pooling == pooling and not pairs else {}
+        if length and self.pooling == pooling and "max_seq_length" not in self.given:
+            changed["max_seq_length"] = length
+        if not masks and self.masks_spans and not self.given & {*TEXT_NOISE}:
+            changed |= MASKLESS_PAIRS if pairs else MASKLESS
+        if model_type == StaticConfig.model_type and self.learning_rate is None:
+            changed["learning_rate"] = STATIC_LEARNING_RATE
+        if weights > LORA_ABOVE and self.lora_rank is None:
+            changed["lora_rank"] = LORA_RANK
+            changed |= {} if self.learning_rate is not None else {"learning_rate": LORA_LEARNING_RATE}
         for name, value in changed.items():
             setattr(self, name, value)
         if self.learning_rate is None:
@@ -219,8 +249,10 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             logger.info("The corpus is smaller than %d steps; training one epoch", self.max_steps)
             self.max_steps = -1
 
-    def view_settings(self, tokenizer: PreTrainedTokenizerBase, prompt: str = "") -> ViewSettings:
-        """Return how the views are made with this tokenizer and this prompt.
+    def view_settings(
+        self, tokenizer: PreTrainedTokenizerBase, prompt: str = "", second_prompt: str | None = None
+    ) -> ViewSettings:
+        """Return how the views are made with this tokenizer and this prompt, or these two.
 
         Raises:
             InputError: something is to be masked and the tokenizer has no mask token.
@@ -242,6 +274,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             rate=self.augmentation_rate or 0.0,
             both_views=self.augment_both_views,
             prompt=prompt,
+            second_prompt=second_prompt,
         )
 
     def to_dict(self) -> dict[str, object]:

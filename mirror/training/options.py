@@ -48,6 +48,8 @@ LEVELS = {
         "max_seq_length": 50,
     },  # pooling depends on the model: see `default_pooling`
 }
+# Ours, for texts of 100 to 500 tokens: the sentence's, with a span that is about as large a share of the text.
+LEVELS["passage"] = LEVELS["sentence"] | {"span_mask_length": 50, "span_mask_min_chars": 300, "max_seq_length": 512}
 # A base that is an encoder already has settings of its own in place of the level's: chosen by measurement, with the
 # test on held-out texts and STS-B dev (docs/results.md). Any flag of the level, the noise on the text, the rate or
 # `max_steps` can stand here.
@@ -55,11 +57,18 @@ ENCODER_SETTINGS = {
     "word": {},
     "phrase": {},
     "sentence": {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20},
+    "passage": {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20},
 }
+# Noise for a base without a mask token, such as a decoder. The two texts of a pair differ without any.
+MASKLESS = {"augmentation": "delete", "augmentation_rate": 0.2}
+MASKLESS_PAIRS = {"augmentation": "none"}
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
 # Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
 ONE_CHOICE = (TEXT_NOISE, ("num_train_epochs", "max_steps"))
-LEVEL_TEXTS = {"word": "words", "phrase": "phrases", "sentence": "sentences"}
+LEVEL_TEXTS = {"word": "words", "phrase": "phrases", "sentence": "sentences", "passage": "passages"}
+STATIC_LEARNING_RATE = 1e-3  # the vectors of tokens are moved themselves, with no layer that multiplies the change
+# Above this many weights a model is trained by low-rank updates, at the rate that these need.
+LORA_ABOVE, LORA_RANK, LORA_LEARNING_RATE = 1_000_000_000, 16, 2e-4
 # The paper's rate. Adam moves every weight by about the rate, so the output of a layer moves in proportion to its
 # width, and the embedded model, which is 256 wide instead of 768, needs more: chosen on STS-B dev (docs/results.md).
 LEARNING_RATE, EMBEDDED_LEARNING_RATE = 2e-5, 1e-4
@@ -123,17 +132,20 @@ class MirrorRunOptions:
     per_device_train_batch_size: int = flag(200, "Number of texts per step on each device. Each has two views.")
     learning_rate: float | None = flag(
         None,
-        f"Learning rate of AdamW. Default: {LEARNING_RATE:g}, or {EMBEDDED_LEARNING_RATE:g} for the embedded model.",
+        f"Learning rate of AdamW. Default: {LEARNING_RATE:g}, {EMBEDDED_LEARNING_RATE:g} for the embedded model, "
+        f"{STATIC_LEARNING_RATE:g} for a static encoder, or "
+        f"{LORA_LEARNING_RATE:g} where --lora_rank is the default of a large model.",
     )
     lr_scheduler_type: str = flag("constant", "Schedule of the learning rate.")
     max_grad_norm: float = flag(0.0, "Clip the gradient to this norm. 0 for no clipping.")
     num_train_epochs: float | None = flag(
-        None, "Number of passes over the texts, each with new masks. Default of the level: 2, 2, 1. See --max_steps."
+        None,
+        "Number of passes over the texts, each with new masks. Default of the level: 2, 2, 1, 1. See --max_steps.",
     )
     max_steps: int = flag(
         -1,
         "Total number of training steps. Overrides --num_train_epochs. -1 for no limit. Default: -1, or "
-        f"{ENCODER_SETTINGS['sentence']['max_steps']} (at most one pass) for sentences and a base model that is an encoder.",
+        f"{ENCODER_SETTINGS['sentence']['max_steps']} (at most one pass) for sentences, passages and a base model that is an encoder.",
     )
 
 
@@ -146,15 +158,27 @@ class EncoderOptions:
     pooling: Annotated[str | None, one_of(POOLING_MODES)] = flag(
         None,
         f"How to pool token vectors: {', '.join(POOLING_MODES)}. Default: the base encoder's. For a masked LM cls for words, "
-        "phrases and RoBERTa, mean for other sentence encoders.",
+        "phrases and RoBERTa, mean for other sentence encoders. For a decoder last, or mean with bidirectional attention.",
+    )
+    attention_direction: Annotated[str | None, one_of(("causal", "bidirectional"))] = flag(
+        None,
+        "Whether a token of a decoder sees only those before it (causal) or the whole text (bidirectional), in training and in "
+        "the saved encoder, which then needs transformers 5.2 or later. Default: as the base model.",
     )
     max_seq_length: TokenCount = flag(
-        None, "Maximum number of tokens per text, special tokens included. Default of the level: 25, 25, 50."
+        None,
+        "Maximum number of tokens per text, special tokens included. Default: the base encoder's own. For a masked LM and a "
+        "decoder that of the level: 25, 25, 50, 512.",
     )
     prompt: str | None = flag(
         None, "Text to put before every text, never masked. '' for none. Default: the base model's."
     )
     prompt_name: str | None = flag(None, "Name of a prompt of the base model to use, such as query. Default: its own.")
+    pair_prompts: Annotated[list[str] | None, condition(lambda names: len(names) == 2, "two names of prompts")] = flag(
+        None,
+        "Names of the base model's prompts for the first and the second text of each pair, e.g. query document. Default: the "
+        "prompt of all texts.",
+    )
     pad_to: int | None = flag(
         None, "Pad every row to this length. Matters for mean_padded only. Default there: --max_seq_length."
     )
@@ -163,10 +187,11 @@ class EncoderOptions:
         "Whether to train without padding, all texts of a batch in one row: on, off, or auto (where the model's attention "
         "supports it).",
     )
-    lora_rank: Annotated[int | None, at_least(1, "8 or 16 is common")] = flag(
+    lora_rank: Annotated[int | None, at_least(0, "8 or 16 is common")] = flag(
         None,
         "Rank of low-rank updates to train instead of all weights (needs peft). Merged when saved. Needs a higher rate, e.g. "
-        "--learning_rate 2e-4. Default: all weights.",
+        f"--learning_rate {LORA_LEARNING_RATE:g}. 0 for all weights. Default: all weights, or {LORA_RANK} for a model with more "
+        f"than {LORA_ABOVE / 1e9:g} billion weights.",
     )
     dropout_rate: Annotated[float | None, share("The paper uses 0.1")] = flag(
         None, "Rate of every dropout of the model, attention included. Default: 0.1, or 0 with --drophead_rate."
@@ -187,10 +212,10 @@ class ViewOptions:
 
     level: Annotated[str, one_of(LEVELS)] = flag("sentence", f"Preset of the paper: {', '.join(LEVELS)}.")
     span_mask_length: Annotated[int | None, at_least(0)] = flag(
-        None, "Number of characters to mask in the second view. 0 for none. Default of the level: 0, 2, 5."
+        None, "Number of characters to mask in the second view. 0 for none. Default of the level: 0, 2, 5, 50."
     )
     span_mask_min_chars: int | None = flag(
-        None, "Minimum number of characters of a text to mask. Default of the level: 30, 8, 30."
+        None, "Minimum number of characters of a text to mask. Default of the level: 30, 8, 30, 300."
     )
     mask_token: str | None = flag(
         None,
@@ -201,9 +226,8 @@ class ViewOptions:
         None,
         f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
         "single tokens and words. reorder swaps words, delete removes them, crop keeps consecutive ones, repeat duplicates them. "
-        "Default: span, or {augmentation} at {augmentation_rate} for sentences and a base model that is an encoder.".format(
-            **ENCODER_SETTINGS["sentence"]
-        ),
+        "Default: span, or {augmentation} at {augmentation_rate} for sentences, passages and a base model that is an encoder, "
+        "and for one without a mask token.".format(**ENCODER_SETTINGS["sentence"]),
     )
     augmentation_rate: Annotated[float | None, share("It is a share of the words or tokens")] = flag(
         None,
@@ -225,7 +249,7 @@ class LossOptions:
         "nt_xent", f"Contrastive loss: {', '.join(LOSSES)}. See docs/augmentation.md."
     )
     temperature: Annotated[float | None, above(0, "The paper uses 0.04 or 0.2")] = flag(
-        None, "Temperature of InfoNCE. Default of the level: 0.2 for words, 0.04 for phrases and sentences."
+        None, "Temperature of InfoNCE. Default of the level: 0.2 for words, 0.04 for all others."
     )
     learnable_temperature: bool = flag(False, "Whether to train the temperature, starting from --temperature.")
     hardness: Annotated[float | None, at_least(0, "Its source uses 9")] = flag(
@@ -345,6 +369,8 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
     def _check_combinations(self) -> None:
         if self.prompt is not None and self.prompt_name is not None:
             raise InputError("give --prompt or --prompt_name, not both")
+        if self.pair_prompts and (self.prompt is not None or self.prompt_name is not None):
+            raise InputError("give --pair_prompts, or one prompt for all texts by --prompt or --prompt_name, not both")
         for name in ("learnable_temperature", "hardness"):
             if self.loss == "multi_similarity" and getattr(self, name):
                 raise InputError(f"--loss multi_similarity has no --{name}; leave --{name} out, or use nt_xent")
@@ -363,8 +389,10 @@ def default_learning_rate(model_name_or_path: str) -> float:
     return EMBEDDED_LEARNING_RATE if is_embedded else LEARNING_RATE
 
 
-def default_pooling(model_type: str) -> str:
-    """Return the paper's choice for sentences (appendix B)."""
+def default_pooling(model_type: str, direction: str | None = None) -> str:
+    """Return the paper's choice for sentences (appendix B). For a decoder of that `direction`, that of its descendants."""
+    if direction:
+        return "last" if direction == "causal" else "mean"
     return "cls" if model_type in CLS_FAMILIES else "mean"
 
 

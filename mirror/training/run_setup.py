@@ -66,7 +66,7 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
         raise InputError(
             f"--report_to {' '.join(args.report_to)}: {one_line(error).rstrip('.')}; or use --report_to none"
         ) from error
-    load_config(model_name_or_path)
+    load_config(model_name_or_path, masked=not isinstance(args, MirrorConfig))
     return checkpoint
 
 
@@ -142,17 +142,17 @@ class TrainingTexts(NamedTuple):
 def prepare_texts(
     texts: Corpus | Sequence[str] | Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerBase,
-    prompt: str,
+    prompts: tuple[str, str],
     args: MirrorConfig,
 ) -> TrainingTexts:
-    """Read the texts, hold some out, make two views of the others, and log a report.
+    """Read the texts, hold some out, make two views of the others, each with its prompt, and log a report.
 
     Raises:
         InputError: texts that cannot be read, are not known to the tokenizer or too few, or not with these settings.
     """
     if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
         raise InputError("--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more")
-    views = args.view_settings(tokenizer, prompt)
+    views = args.view_settings(tokenizer, *prompts)
     with args.main_process_first(desc="two views of each text"):  # the first process of a machine writes the cache
         corpus = as_corpus(texts)
         if not args.force:

@@ -31,7 +31,7 @@ from mirror.evaluation.run import make_task_scorer
 from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
-from mirror.modeling.pooling import pool
+from mirror.modeling.pooling import pool, without_first
 from mirror.modeling.read_checkpoint import ROLES
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training.base_encoder import adapters_of, add_lora, load_base, merged
@@ -117,7 +117,7 @@ class MirrorTrainer(EncoderTrainer):
         )
         if args.lora_rank:
             add_lora(model, args.lora_rank)
-        texts = prepare_texts(train_dataset, tokenizer, self.base.prompt, args)
+        texts = prepare_texts(train_dataset, tokenizer, self.base.view_prompts, args)
         if isinstance(texts.corpus.rows, IterableDataset):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
@@ -253,11 +253,15 @@ class MirrorTrainer(EncoderTrainer):
 
     def embed(self, model: nn.Module, inputs: dict[str, Tensor]) -> Tensor:
         """Encode all 2B rows of a batch in one forward pass, (2B, D)."""
+        mask, skipped = inputs["attention_mask"], self.base.skipped
+        if skipped is not None:  # tokens of each row's prompt, (2B,)
+            skipped = torch.tensor(skipped, device=mask.device).repeat_interleave(len(mask) // 2)
         if "lengths" in inputs:  # packed
-            output, mask = packed_forward(model, inputs, self.args.pooling)
+            output, mask = packed_forward(model, inputs, self.args.pooling, skipped)
         else:
             output = model(**inputs, output_hidden_states=self.args.pooling == "first_last_mean")
-            mask = inputs["attention_mask"]
+            if skipped is not None:
+                output, mask = without_first(output, mask, skipped)
         vectors = pool(output, mask, self.args.pooling)
         head = self.base.head
         if not len(head):

@@ -146,14 +146,11 @@ def test_another_prompt_is_trained_with_and_becomes_the_default(
     assert {name: text for name, text in saved.prompts.items() if text} == stored
 
 
-def test_a_base_that_pools_without_its_prompt_is_trained_without_one(bert_folder, sentences, tmp_path):
+def test_a_base_that_pools_without_its_prompt_can_be_trained_without_one(bert_folder, sentences, tmp_path):
     folder = make_base(tmp_path / "base", bert_folder, "query")
     set_in(tmp_path / "base" / "1_Pooling" / "config.json", include_prompt=False)
-    with pytest.raises(
-        InputError, match="leaves the prompt out of its pooling, which is not supported in training; use --prompt ''"
-    ):
-        make_trainer(folder, tmp_path / "out", sentences)
     trainer = make_trainer(folder, tmp_path / "out", sentences, prompt="")
+    assert trainer.base.skipped is None
     is_saved_as_in_memory(trainer, tmp_path / "out")
 
 

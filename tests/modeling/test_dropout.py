@@ -14,7 +14,7 @@ from mirror.common.errors import InputError
 from mirror.modeling.attention import mirror_attention
 from mirror.modeling.dropout import FastDropout, PairedDropout, apply_dropout, drophead_scale, set_dropout
 from mirror.modeling.packing import configure_noise_and_packing, pack, packed_forward
-from tests.architectures import CONFIGS, INTERFACE, LAYERS, OWN_ATTENTION, padded, random_rows, tiny
+from tests.architectures import CONFIGS, DISENTANGLED, INTERFACE, LAYERS, OWN_ATTENTION, padded, random_rows, tiny
 
 
 def batch_of(model, rows=6):
@@ -78,7 +78,7 @@ def test_rate_reaches_every_dropout_attention_included(name, monkeypatch):
 def test_config_keeps_the_rates_of_the_base_model(name, tmp_path):
     model = tiny(name)
     model.save_pretrained(tmp_path / "before")
-    drophead = {} if name in OWN_ATTENTION else {"drophead_rate": 0.2}
+    drophead = {"drophead_rate": 0.2} if name in INTERFACE else {}
     configure_noise_and_packing(model, "cls", packing="off", dropout_rate=0.37, **drophead)
     model.save_pretrained(tmp_path / "after")
     before, after = (json.loads((tmp_path / side / "config.json").read_text()) for side in ("before", "after"))
@@ -216,6 +216,11 @@ def test_drophead_on_a_hand_made_attention():
     torch.testing.assert_close(plain, torch.tensor([2.0, 3.0]).expand_as(plain))
 
 
+def exact(name: str) -> dict:
+    """Tolerances for equal bits, or for MPNet, whose own attention adds in another order."""
+    return {"rtol": 1e-4, "atol": 1e-5} if name == "mpnet" else {"rtol": 0, "atol": 0}
+
+
 @pytest.mark.parametrize("name", INTERFACE)
 def test_drophead_is_plain_attention_in_eval_mode_and_noise_in_training(name):
     model = tiny(name)
@@ -223,7 +228,7 @@ def test_drophead_is_plain_attention_in_eval_mode_and_noise_in_training(name):
     with torch.no_grad():
         plain = hidden(model.eval(), batch)
         configure_noise_and_packing(model, "cls", packing="off", drophead_rate=0.5)
-        assert torch.equal(hidden(model.eval(), batch), plain)
+        torch.testing.assert_close(hidden(model.eval(), batch), plain, **exact(name))
         noisy = hidden(model.train(), batch)
     own = batch["attention_mask"].bool()
     assert not torch.allclose(noisy[own], plain[own])
@@ -232,7 +237,7 @@ def test_drophead_is_plain_attention_in_eval_mode_and_noise_in_training(name):
 
 @pytest.mark.parametrize("name", INTERFACE)
 def test_drophead_of_rate_zero_trains_like_the_plain_model(name):
-    plain, ours = tiny(name), tiny(name)
+    plain, ours, tolerance = tiny(name), tiny(name), {"rtol": 1e-4, "atol": 1e-3} if name == "mpnet" else {}
     set_dropout(plain, 0.0)
     configure_noise_and_packing(ours, "cls", packing="off", dropout_rate=0.0, drophead_rate=0.0)
     batch = batch_of(plain)
@@ -240,7 +245,7 @@ def test_drophead_of_rate_zero_trains_like_the_plain_model(name):
         hidden(model, batch).square().sum().backward()
     for (name, theirs), parameter in zip(plain.named_parameters(), ours.parameters(), strict=True):
         if theirs.grad is not None:
-            torch.testing.assert_close(parameter.grad, theirs.grad, msg=name)
+            torch.testing.assert_close(parameter.grad, theirs.grad, **tolerance, msg=name)
     assert sum(float(p.grad.abs().sum()) for p in ours.parameters() if p.grad is not None) > 0
 
 
@@ -253,7 +258,7 @@ def test_drophead_alone_sets_dropout_to_zero_as_in_the_paper():
     assert rates == [{0.0}, {0.1}, {0.1}]  # the last: what RobertaConfig says
 
 
-@pytest.mark.parametrize("name", OWN_ATTENTION)
+@pytest.mark.parametrize("name", OWN_ATTENTION | DISENTANGLED)
 def test_drophead_refuses_models_that_compute_attention_themselves(name):
     with pytest.raises(
         InputError, match=r"--drophead_rate: the attention of \w+Model does not go through transformers'"

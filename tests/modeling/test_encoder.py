@@ -98,7 +98,7 @@ def test_refusals(tmp_path, tokenizer, bert_folder):
         Encoder.from_pretrained(bert_folder, pooling="avg")
     GPT2Model(GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=len(tokenizer))).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="gpt2.*not a bidirectional encoder"):
+    with pytest.raises(InputError, match="gpt2.* is causal, so its first token sees no other"):
         Encoder.from_pretrained(str(tmp_path), pooling="cls")
 
 

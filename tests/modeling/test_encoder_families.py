@@ -9,12 +9,13 @@ from mirror.modeling.packing import configure_noise_and_packing, first_position,
 from mirror.modeling.pooling import pool
 from mirror.modeling.save_checkpoint import verify_encoder
 from tests.architectures import padded, random_rows
-from tests.encoder_families import FAMILIES, PAGE, missing, outcome, page, tiny
+from tests.decoders import DECODERS
+from tests.encoder_families import DECODER_ROWS, FAMILIES, PAGE, missing, outcome, page, tiny
 from tests.tiny_trainer import make_trainer
 
 
 OUTCOMES = {
-    line.split(" | ")[1].strip("`"): line.split(" | ")[3].rstrip(" |")
+    line.split(" | ")[1].strip("`"): line.split(" | ")[3]
     for line in PAGE.read_text(encoding="utf-8").splitlines()
     if line.count(" | `") == 1
 }
@@ -26,7 +27,7 @@ MODERN = ("modernbert", "eurobert", "gte", "jina_embeddings_v3", "nomic_bert", "
 def test_every_native_type_is_on_the_page():
     assert not missing()
     assert OUTCOMES.keys() == FAMILIES.keys()
-    assert {*MODERN} <= {*PACKED}
+    assert {*MODERN, "mpnet", "deberta", "deberta-v2"} <= {*PACKED} and DECODERS.keys() == DECODER_ROWS.keys()
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
@@ -44,7 +45,7 @@ def test_packed_is_padded_past_any_local_window(model_type):
     plain, model = tiny(model_type), tiny(model_type)
     assert configure_noise_and_packing(model, "mean", "on", dropout_rate=0.0)
     rows = random_rows(12, 2, 30)
-    batch = padded(rows, 0)
+    batch = padded(rows, plain.config.pad_token_id)
     expected = pool(plain(**batch), batch["attention_mask"], "mean")
     found = pool(*packed_forward(model, pack(rows, first_position(model), 0), "mean"), "mean")
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)

@@ -12,6 +12,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModel
 from transformers import modeling_flash_attention_utils as flash
 
 import mirror.modeling.attention
@@ -35,7 +36,7 @@ from mirror.modeling.packing import (
     packing_unsupported_reason,
 )
 from mirror.modeling.pooling import pool
-from tests.architectures import INTERFACE, OWN_ATTENTION, padded, random_rows, tiny
+from tests.architectures import CONFIGS, DISENTANGLED, INTERFACE, OWN_ATTENTION, padded, random_rows, tiny
 
 
 POOLINGS = ["cls", "mean", "max", "first_last_mean"]
@@ -83,10 +84,10 @@ def install_stand_in(monkeypatch):
 
 def stand_in_for_flash_attn(
     q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, dropout_p=0.0, softmax_scale=None, causal=False,
-    window_size=(-1, -1), deterministic=False,
+    window_size=(-1, -1), deterministic=False, softcap=0.0,
 ):  # fmt: skip
     """`flash_attn_varlen_func` of flash-attn 2, (tokens, H, d) each, text by text; transformers' own code around it runs."""
-    assert cu_seqlens_q.dtype == torch.int32 and torch.equal(cu_seqlens_q, cu_seqlens_k) and not causal
+    assert cu_seqlens_q.dtype == torch.int32 and torch.equal(cu_seqlens_q, cu_seqlens_k)
     assert cu_seqlens_q[0] == 0 and cu_seqlens_q[-1] == len(q)
     assert cu_seqlens_q.diff().max() == max_seqlen_q == max_seqlen_k
     outputs = []
@@ -94,7 +95,12 @@ def stand_in_for_flash_attn(
         text = (x[None, start:end].transpose(1, 2) for x in (q, k, v))  # (1, H, T, d) each
         distance = torch.arange(end - start)[:, None] - torch.arange(end - start)
         seen = (distance.abs() <= window_size[0]) if window_size[0] >= 0 else torch.ones_like(distance).bool()
-        outputs.append(nn.functional.scaled_dot_product_attention(*text, seen, dropout_p, scale=softmax_scale))
+        seen = seen & (distance >= 0) if causal else seen
+        query, key, value = text
+        scores = query @ key.transpose(2, 3) * (softmax_scale or q.shape[-1] ** -0.5)
+        scores = torch.tanh(scores / softcap) * softcap if softcap else scores
+        weights = scores.masked_fill(~seen, float("-inf")).softmax(-1)
+        outputs.append(nn.functional.dropout(weights, dropout_p) @ value)
     return torch.cat([output[0].transpose(0, 1) for output in outputs])
 
 
@@ -105,7 +111,7 @@ def layout_of(batch):
 # The same as padded
 
 
-@pytest.mark.parametrize("name", INTERFACE)
+@pytest.mark.parametrize("name", INTERFACE | DISENTANGLED)
 def test_packed_equals_padded(name, each_way):
     plain, model = tiny(name).eval(), tiny(name)
     assert packing_unsupported_reason(model, "cls") is None and model.training
@@ -124,31 +130,39 @@ def test_packed_equals_padded(name, each_way):
             )
 
 
-@pytest.mark.parametrize(("drophead", "scaling"), [(False, None), (True, 0.7)])
-def test_all_ways_of_packed_attention_agree(drophead, scaling, monkeypatch):
+@pytest.mark.parametrize(
+    ("drophead", "scaling", "causal", "softcap"),
+    [(False, None, False, None), (True, 0.7, False, 2.0), (False, 0.7, True, 1.0)],
+)
+def test_all_ways_of_packed_attention_agree(drophead, scaling, causal, softcap, monkeypatch):
     install_stand_in(monkeypatch)
     batch = pack(ROWS, 0, 0)
     layout, tokens = layout_of(batch), sum(map(len, ROWS))
     inputs = torch.randn(3, batch["input_ids"].shape[1], 4, 8, generator=torch.Generator().manual_seed(0)).unbind()
     scale = torch.full((len(ROWS), 4), 2.0) if drophead else None
-    attend = partial(_attend, dropout=0.0, scaling=scaling, sliding_window=3, paired=False)
-    by_length = attend_by_length(*inputs, scale, layout.groups, 0.0, scaling, 3)
+    shape = {"sliding_window": 3, "causal": causal, "softcap": softcap}
+    attend = partial(_attend, dropout=0.0, scaling=scaling, paired=False, **shape)
+    by_length = attend_by_length(*inputs, scale, layout.groups, 0.0, scaling, **shape)
     assert by_length[:tokens].shape == (tokens, 4, 8) and not by_length[tokens:].any()
     torch.testing.assert_close(by_length, attend_padded(*inputs, scale, layout, attend))
-    torch.testing.assert_close(by_length, attend_flash(*inputs, scale, layout, 0.0, scaling, 3))
+    torch.testing.assert_close(by_length, attend_flash(*inputs, scale, layout, 0.0, scaling, **shape))
 
 
 @pytest.mark.parametrize("sliding_window", [None, 3])
 @pytest.mark.parametrize("drophead", [False, True])
-def test_the_gradient_of_attention_by_length(drophead, sliding_window):
+@pytest.mark.parametrize("softcap", [None, 0.8])
+def test_the_gradient_of_attention_by_length(drophead, softcap, sliding_window):
     """Compare with finite differences in float64."""
     groups = [(2, 1), (3, 4), (1, 6)]
     inputs = torch.randn(3, 22, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))  # 2 of filler
     scale = torch.tensor([[2.0, 0.0], [1.0, 1.0]]).repeat(3, 1).double() if drophead else None
 
-    def attend(query, key, value, dropout=0.3):
+    bias = torch.randn(2, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+
+    def attend(query, key, value, bias=bias, dropout=0.3):
         torch.manual_seed(1)
-        return attend_by_length(query, key, value, scale, groups, dropout, 0.7, sliding_window)
+        shape = {"sliding_window": sliding_window, "causal": drophead, "softcap": softcap, "bias": bias}
+        return attend_by_length(query, key, value, scale, groups, dropout, 0.7, **shape)
 
     query, key, value = (x.requires_grad_() for x in inputs.unbind())
     output = attend(query, key, value)
@@ -156,7 +170,7 @@ def test_the_gradient_of_attention_by_length(drophead, sliding_window):
     assert min(gradient[:20].abs().max() for gradient in gradients) > 1e-2
     assert not any(x[20:].any() for x in (output, *gradients))
     assert not torch.equal(output, attend(query, key, value, dropout=0.0))
-    assert torch.autograd.gradcheck(attend, (query, key, value))
+    assert torch.autograd.gradcheck(attend, (query, key, value, bias))
 
 
 @pytest.mark.parametrize(
@@ -264,9 +278,10 @@ def test_the_trial_reaches_past_a_local_window(monkeypatch):
     assert _trial_length(model) == model.config.sliding_window + 9 < _trial_length(longer_window(tiny("modernbert")))
     assert _trial_length(tiny("bert")) == 9
     blind = mirror.modeling.attention.attend_by_length
+    without = {"sliding_window": None}  # in a packed row
     monkeypatch.setattr(
-        mirror.modeling.attention, "attend_by_length", lambda *args: blind(*args[:6], None)
-    )  # no window in a packed row
+        mirror.modeling.attention, "attend_by_length", lambda *args, **named: blind(*args, **named | without)
+    )
     assert "computes other vectors for packed texts" in packing_unsupported_reason(longer_window(model), "cls")
 
 
@@ -295,3 +310,15 @@ def test_compiled_models_take_packed_rows_of_any_lengths():
         rows = random_rows(12, 3, 12, seed)
         found = packed_vectors(model, rows, "cls", compiled)
         torch.testing.assert_close(packed_vectors(model, rows, "cls"), found)
+
+
+@pytest.mark.parametrize("length", [120, 400])
+def test_long_texts_of_modernbert_are_packed_right_past_its_windows(length, each_way):
+    """Sliding layers and global ones, texts several windows long, and their neighbors in the row."""
+    settings = {"local_attention": 32, "max_position_embeddings": 8192}
+    plain, model = (AutoModel.from_config(CONFIGS["modernbert"](**settings)) for _ in range(2))
+    model.load_state_dict(plain.state_dict())
+    rows = random_rows(3, length, length + 9) + random_rows(3, 10, 40, seed=2)
+    assert configure_noise_and_packing(model, "mean", "on", dropout_rate=0.0)
+    expected = padded_vectors(plain.eval(), rows, "mean")
+    torch.testing.assert_close(packed_vectors(model.eval(), rows, "mean"), expected, atol=1e-5, rtol=1e-4)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Pooling, Transformer
 
+from mirror.common.errors import InputError
+from mirror.data.cleaning import Corpus
 from mirror.modeling.encoder import Encoder, encode_sides
+from mirror.training.config import MirrorConfig
+from mirror.training.trainer import MirrorTrainer
 
 
 TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning"]
@@ -74,3 +79,71 @@ def test_sides_with_the_same_prompt_are_encoded_in_one_call():
 
     queries, documents = encode_sides(encode, ["a"], ["b", "a"])
     assert calls == [["a", "b", "a"]] and queries.shape == (1, 2) and documents.shape == (2, 2)
+
+
+def train_on_pairs(folder: str, out, sentences, pairs: bool = True, **flags) -> MirrorTrainer:
+    defaults = {"per_device_train_batch_size": 8, "max_steps": 1, "bf16": False, "disable_tqdm": True}
+    defaults |= {"augmentation": "none", "dropout_rate": 0.0, "validation_samples": 0, "dataloader_num_workers": 0}
+    columns = {"text": sentences[:40]} | ({"text_pair": sentences[40:80]} if pairs else {})
+    config = MirrorConfig(output_dir=str(out), **defaults | flags)
+    return MirrorTrainer(folder, config, Corpus(Dataset.from_dict(columns)))
+
+
+@pytest.mark.parametrize("packing", ["on", "off"])
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.parametrize("include_prompt", [True, False])
+def test_training_on_pairs_embeds_each_side_with_its_prompt(
+    bert_folder, tmp_path, sentences, include_prompt, pooling, packing
+):
+    """The vectors that the loss compares are those of sentence-transformers for queries and documents."""
+    prompts = {"query": "find the book ", "document": "a "}
+    folder = save(bert_folder, tmp_path / "model", pooling, prompts, None, include_prompt)
+    trainer = train_on_pairs(folder, tmp_path / "out", sentences, packing=packing, pair_prompts=["query", "document"])
+    batch = next(iter(trainer.get_train_dataloader()))
+    theirs = SentenceTransformer(folder, device="cpu")
+    queries, documents = theirs.encode_query(sentences[:40]), theirs.encode_document(sentences[40:80])
+    with torch.no_grad():
+        first, second = trainer.embed(trainer.model.eval(), batch).chunk(2)
+    for found, expected in ((first, queries), (second, documents)):
+        distance = np.abs(found.numpy()[:, None] - expected).max(axis=2)  # (8, 40)
+        assert distance.min(axis=1).max() < 1e-5
+    rows = [
+        np.abs(found.numpy()[:, None] - each).max(2).argmin(1)
+        for found, each in ((first, queries), (second, documents))
+    ]
+    assert (rows[0] == rows[1]).all()
+    trainer.train()
+    trainer.save_model()
+    saved, ours = SentenceTransformer(str(tmp_path / "out"), device="cpu"), trainer.encoder(training=False)
+    assert saved.prompts == prompts and saved[1].include_prompt == include_prompt
+    np.testing.assert_allclose(ours.encode_query(TEXTS), saved.encode_query(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_document(TEXTS), saved.encode_document(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("mini_batch_size", [None, 3])
+def test_a_prompt_of_all_texts_is_left_out_of_the_pooling_in_training(
+    bert_folder, tmp_path, sentences, mini_batch_size
+):
+    folder = save(bert_folder, tmp_path / "model", "mean", {"query": "find the book "}, "query", include_prompt=False)
+    flags = {"pairs": False, "mini_batch_size": mini_batch_size, "dropout_rate": 0.1}
+    trainer = train_on_pairs(folder, tmp_path / "out", sentences, **flags)
+    assert trainer.base.skipped == (4, 4)
+    trainer.train()
+    trainer.save_model()
+    saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
+    np.testing.assert_allclose(trainer.encoder(training=False).encode(TEXTS), saved.encode(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"pair_prompts": ["query", "document"], "pairs": False}, "--pair_prompts needs texts in two columns"),
+        ({"pair_prompts": ["query", "passage"]}, "has no prompt 'passage'; it has query, document"),
+        ({"pair_prompts": ["query"]}, "--pair_prompts .*two names of prompts"),
+        ({"pair_prompts": ["query", "document"], "prompt": "a "}, "give --pair_prompts, or one prompt for all texts"),
+    ],
+)
+def test_prompts_that_pairs_cannot_have(bert_folder, tmp_path, sentences, flags, message):
+    folder = save(bert_folder, tmp_path / "model", "mean", {"query": "find ", "document": "book "}, None)
+    with pytest.raises(InputError, match=message):
+        train_on_pairs(folder, tmp_path / "out", sentences, **flags)

@@ -59,13 +59,14 @@ def test_presets(parse, level):
 
 
 def test_the_presets_are_the_paper_s():
-    """Mirror-BERT, section 3 and appendix B; the shortest text that is masked is the released code's and ours."""
+    """Mirror-BERT, section 3 and appendix B. The shortest text that is masked is the released code's, passages are ours."""
     names = ("temperature", "span_mask_length", "span_mask_min_chars", "num_train_epochs", "max_seq_length", "pooling")
     table = {level: tuple(preset.get(name) for name in names) for level, preset in LEVELS.items()}
     assert table == {
         "word": (0.2, 0, 30, 2, 25, "cls"),
         "phrase": (0.04, 2, 8, 2, 25, "cls"),
         "sentence": (0.04, 5, 30, 1, 50, None),
+        "passage": (0.04, 50, 300, 1, 512, None),
     }
     assert {name: default_pooling(name) for name in ("bert", "mpnet", "roberta", "xlm-roberta", "camembert")} == {
         **dict.fromkeys(("bert", "mpnet"), "mean"),

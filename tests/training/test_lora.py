@@ -99,7 +99,7 @@ def test_without_peft_one_line_says_what_to_install(bert_folder, sentences, tmp_
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--lora_rank", "0"], "--lora_rank must be at least 1, got 0"),
+        (["--lora_rank", "-1"], "--lora_rank must be 0 or more, got -1"),
     ],
 )
 def test_what_cannot_be_is_refused(bert_folder, sentences, tmp_path, monkeypatch, flags, message):
