@@ -102,6 +102,8 @@ def run(command: Command, module: str, argv: list[str], finished_run: Path, plai
         AssertionError: the script refuses its arguments or what it reads, or leaves nothing behind.
     """
     argv = argv + BRIEF.get(module, "").split()
+    if {"--matryoshka_dims", "--truncate_dim"} & {*argv}:  # the tiny models have 32 dimensions
+        argv = [{"128": "16", "64": "8"}.get(word, word) for word in argv]
     try:
         values = parsed_by(module, argv)
         make_what_is_missing(values, finished_run, plain_model)
@@ -129,6 +131,8 @@ def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) ->
                 shutil.copytree(finished_run if item.startswith("out/") else plain_model, item)
             elif flag in ("model", "folder"):
                 shutil.copytree(finished_run, item)
+            elif item == "docs/":
+                make_documents(Path(item))
             elif flag == "dataset_name":
                 make_file(Path(item) / "train.parquet", values)
             elif flag != "config" and re.search(r"\.(txt|[ct]sv|jsonl?|parquet|RRF)(\.gz)?$", item):
@@ -136,6 +140,9 @@ def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) ->
     names = [*(values.get("tasks") or values.get("eval_tasks") or [])]
     if values.get("keep") and not Path(values["keep"]).suffix:  # a task, or else a file
         names.append(values["keep"])
+    for name in [name for name in names if name.startswith("my_")]:  # a folder of the user
+        for file in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
+            make_file(Path(name, file), {"id_column": "_id"})
     data_dir = Path(values["data_dir"]) if values.get("data_dir") else default_data_dir()
     options = Options(**{name: values[name] for name in Options.__dataclass_fields__ if name in values})
     for task in resolve(names, all_tasks(data_dir, options)):
@@ -144,13 +151,30 @@ def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) ->
                 make_data_file(file, data_dir)
 
 
+def make_documents(folder: Path) -> None:
+    """Write a folder of documents, each with a heading for every few of `TEXTS`."""
+    folder.mkdir()
+    for start in range(0, len(TEXTS), 12):
+        sections = [
+            f"## Topic {n}\n\n{TEXTS[n]}. {TEXTS[n - 1]}.\n" for n in range(start, min(start + 12, len(TEXTS)))
+        ]
+        (folder / f"page{start}.md").write_text(f"# Page {start}\n\n" + "\n".join(sections))
+
+
 def make_file(path: Path, values: dict) -> None:
     """Write a file of `TEXTS` in the form of its ending, with the columns that the command names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     ending = path.name.removesuffix(".gz").rpartition(".")[2]
-    columns = [*(values.get("pair_columns") or values.get("columns") or [values.get("text_column") or "text"])]
+    named = values.get("pair_columns") or values.get("columns") or values.get("text_column") or "text"
+    columns = [named] if isinstance(named, str) else [*named]
     columns += [f"column{n}" for n in range(len(columns), 3) if values.get("no_header")]
     rows = [{name: TEXTS[n - k] for k, name in enumerate(columns)} for n in range(len(TEXTS))]
+    for name in filter(None, [values.get("id_column"), *(values.get("show_columns") or ())]):
+        rows = [row | {name: str(n)} for n, row in enumerate(rows)]
+    if "qrels" in str(path):
+        rows = [{"query-id": str(n), "corpus-id": str(n), "score": "1"} for n in range(len(TEXTS))]
+    elif path.stem == "queries":
+        rows = [{"_id": str(n), "text": text} for n, text in enumerate(TEXTS)]
     if label := values.get("label_column"):
         rows = [row | {label: LABELS[n % 3]} for n, row in enumerate(rows)]
     documents = values.get("stage") is not None  # of run_cmlm.py

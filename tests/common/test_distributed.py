@@ -25,7 +25,7 @@ from mirror.training.run_setup import check_batch_fits
 from tests.processes import ROOT, Pair
 
 
-TIMEOUT = 30  # seconds; on a busy machine one process takes some to read the corpus while the other waits
+TIMEOUT = 45  # seconds; on a busy machine one process takes some to read the corpus while the other waits
 LOST = "error: process {} stops because another process of the run {}; earlier checkpoints are complete"
 DIED, HUNG = "has ended", "has not answered for --ddp_timeout seconds"
 
