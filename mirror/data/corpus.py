@@ -66,6 +66,13 @@ def load_corpus(
     return _corpus_of(text_rows(source), source, source_name(source))
 
 
+def load_texts(source: CorpusSource) -> list[str]:
+    """Return the distinct texts of files, and of documents their passages without the anchors of pairs."""
+    if source.train_file and are_documents(source.train_file):
+        source = replace(source, pairs=["none"])
+    return load_corpus(source).rows["text"][:]
+
+
 def load_training_corpus(source: CorpusSource, **documents) -> Corpus:
     """Call `load_corpus`, or without a file or dataset read the docstrings of the packages on this machine."""
     if source.train_file or source.dataset_name:

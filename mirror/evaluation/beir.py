@@ -7,7 +7,6 @@ judgments: `qrels/SPLIT.*` or `qrels.*` with `query-id`, `corpus-id` and `score`
 from __future__ import annotations
 
 import contextlib
-import gzip
 import logging
 import math
 import re
@@ -20,7 +19,7 @@ import numpy as np
 
 from mirror.common.errors import InputError, library_errors, one_line
 from mirror.common.vectors import top_k, unit_length
-from mirror.data.files import check_file, ending_of
+from mirror.data.files import check_file, ending_of, open_text
 from mirror.data.formats import place
 from mirror.data.tables import columns_of, read_rows
 from mirror.evaluation.lexical import BM25
@@ -212,8 +211,7 @@ def _qrel_rows(path: Path) -> Iterable[tuple[int, Sequence[str]]]:
 
 def _trec_rows(path: Path) -> list[tuple[int, Sequence[str]]]:
     """Read lines of three or four fields without a header. Empty if the first line is none of these."""
-    opener = gzip.open if path.suffix == ".gz" else open
-    with library_errors(str(path)), opener(path, "rt", encoding="utf-8-sig") as file:
+    with library_errors(str(path)), open_text(path) as file:
         first = file.readline().split()
         if len(first) not in (3, 4) or not _is_number(first[-1]):
             return []

@@ -15,7 +15,6 @@ import numpy as np
 from scipy.stats import gmean
 
 from mirror.common.vectors import ranks_in_scores
-from mirror.evaluation.lexical import BM25
 from mirror.evaluation.own_text import OwnTextTest
 from mirror.evaluation.ranking import Sample, interval
 from mirror.evaluation.run import PreparedTask
@@ -81,14 +80,9 @@ def by_own_text(name: str, encode: Encode, tests: Sequence[OwnTextTest]) -> Syst
 
 def lexical_by_own_text(tests: Sequence[OwnTextTest]) -> System:
     """Score BM25 by the same tests. An answer without a word of the query ranks below all that have one."""
-    ranks = {}
-    for test in tests:
-        index, gold = BM25(test.answers), np.arange(len(test.answers))
-        rows = (
-            ranks_in_scores(index.scores(query)[None], gold[row : row + 1]) for row, query in enumerate(test.queries)
-        )
-        ranks[test.kind] = np.concatenate(list(rows))
-    return _by_ranks(LEXICAL, ranks)
+    return _by_ranks(
+        LEXICAL, {test.kind: ranks_in_scores(test.lexical_scores(), np.arange(len(test.answers))) for test in tests}
+    )
 
 
 def _by_ranks(name: str, ranks: dict[str, np.ndarray]) -> System:

@@ -72,10 +72,14 @@ class OwnTextTest:
         queries, answers = map(unit_length, encode_sides(encode, self.queries, self.answers))  # (N, D) each
         return gold_ranks(queries, answers, np.arange(len(answers)))
 
+    def lexical_scores(self) -> np.ndarray:
+        """Compute BM25's score of each answer for each query, (N, N)."""
+        index = BM25(self.answers)
+        return np.stack([index.scores(query) for query in self.queries])
+
     def bm25(self) -> dict[str, float]:
         """Return accuracy@1 and mean reciprocal rank of BM25, which matches words, for the same queries."""
-        index = BM25(self.answers)
-        scores = np.stack([index.scores(query) for query in self.queries])  # (N, N)
+        scores = self.lexical_scores()
         own = np.diag(scores)[:, None]
         ranks = (
             1 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2

@@ -99,10 +99,10 @@ def main() -> None:
 
 def read_texts(args: argparse.Namespace) -> list[str]:
     """Return at most `--max_texts` of the distinct texts, evenly spread over the files."""
-    from mirror.data.corpus import load_corpus
+    from mirror.data.corpus import load_texts
     from mirror.data.source import CorpusSource
 
-    found = load_corpus(CorpusSource(train_file=[args.texts], text_column=args.text_column)).rows["text"]
+    found = load_texts(CorpusSource(train_file=[args.texts], text_column=args.text_column))
     rows = np.linspace(0, len(found) - 1, min(args.max_texts, len(found)), dtype=int)
     logger.info("Loaded %s texts from %s, %s used", f"{len(found):,}", args.texts, f"{len(rows):,}")
     return [found[int(row)] for row in rows]

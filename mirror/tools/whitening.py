@@ -117,13 +117,13 @@ def main() -> None:
     check_folders(args.model_name_or_path, args.output_dir)  # before the texts are read
 
     from mirror.common import trust
-    from mirror.data.corpus import load_corpus
+    from mirror.data.corpus import load_texts
     from mirror.data.source import CorpusSource
 
     trust.grant(args.allow_pickle, args.trust_remote_code)
     files = tuple(args.text_file)
     source = CorpusSource(train_file=files, text_column=args.text_column, max_train_samples=args.max_samples)
-    texts = list(load_corpus(source).rows["text"])
+    texts = load_texts(source)
     whiten = args.whiten is not None
     count = args.whiten or None if whiten else args.num_components
     transform_checkpoint(args.model_name_or_path, args.output_dir, texts, count, whiten)

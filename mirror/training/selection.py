@@ -21,7 +21,8 @@ from mirror.common.errors import InputError
 from mirror.common.vectors import alignment, uniformity, unit_length
 from mirror.data.augmentation import DEFAULT_RATES
 from mirror.data.batches import both_views
-from mirror.data.corpus import load_corpus
+from mirror.data.corpus import load_texts
+from mirror.data.source import CorpusSource
 from mirror.data.views import TwoViewDataset, ViewSettings
 from mirror.evaluation.own_tasks import is_own
 from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_tests
@@ -213,7 +214,7 @@ def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
     """
     path = Path(keep)
     if path.is_file() and not is_task(path):
-        texts = load_corpus(keep).rows["text"][:]
+        texts = load_texts(CorpusSource(train_file=[keep]))
         if len(texts) < MIN_KEPT_TEXTS:
             raise InputError(f"--keep {keep}: {len(texts)} distinct texts, at least {MIN_KEPT_TEXTS} are needed")
         rows = np.linspace(

@@ -11,7 +11,7 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.data.cleaning import hold_out
-from mirror.data.corpus import load_corpus, load_training_corpus
+from mirror.data.corpus import load_corpus, load_texts, load_training_corpus
 from mirror.data.docstrings import Docstring
 from mirror.data.source import CorpusSource
 from run_mirror import main
@@ -138,3 +138,12 @@ def test_a_run_on_a_folder_reports_how_headings_find_their_sections(
         f"are sections found by their heading, title or question (BM25 {tests['headings']['bm25']:.3f}"[:-5]
         in caplog.text
     )
+
+
+def test_texts_of_documents_are_passages_and_not_the_anchors_of_pairs(tmp_path):
+    (tmp_path / "guide.md").write_text(
+        "# Guide\n\nThe cat runs in the garden.\n\n## Install\n\nThe dog sleeps at night.\n"
+    )
+    texts = load_texts(CorpusSource(train_file=[str(tmp_path)]))
+    assert sorted(texts) == ["The cat runs in the garden.", "The dog sleeps at night."]
+    assert "Guide" in load_corpus(CorpusSource(train_file=[str(tmp_path)])).rows["text"][:]

@@ -28,6 +28,14 @@ from tests.tiny_trainer import make_trainer
 TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning and reads a book"]
 ROWS = random_rows(16, 2, 14) + random_rows(3, 7, 7, seed=1)
 POOLINGS = ["last", "mean", "max", "first_last_mean"]
+# Two steps with the pooling and the length of the base.
+OF_BASE = {
+    "max_steps": 2,
+    "pooling": None,
+    "max_seq_length": None,
+    "learning_rate": 1e-3,
+    "span_mask_min_chars": None,
+}
 DIRECTIONS = [(name, direction) for name in CAUSAL for direction in ("causal", "bidirectional")]
 SHAPES = [*DIRECTIONS, ("embeddinggemma", "bidirectional")]
 
@@ -148,15 +156,8 @@ def test_a_decoder_encodes_as_sentence_transformers(name, padding_side, tmp_path
 @pytest.mark.parametrize("packing", ["on", "off"])
 @pytest.mark.parametrize("name", ["qwen3", "gemma2", "embeddinggemma"])
 def test_a_decoder_is_adapted_saved_and_read_by_all(name, packing, sentences, tmp_path):
-    flags = {
-        "max_steps": 2,
-        "pooling": None,
-        "max_seq_length": None,
-        "learning_rate": 1e-3,
-        "span_mask_min_chars": None,
-    }
     base = save_embedder(tmp_path, name)
-    trainer = make_trainer(base, sentences[:60], tmp_path / "out", packing=packing, **flags)
+    trainer = make_trainer(base, sentences[:60], tmp_path / "out", packing=packing, **OF_BASE)
     assert trainer.args.pooling == ("mean" if name == "embeddinggemma" else "last")
     assert trainer.args.max_seq_length == 64 and trainer.args.augmentation == "delete"
     before = trainer.encoder(training=False).encode(TEXTS)
@@ -212,15 +213,8 @@ def test_a_token_without_an_embedding_is_named(tmp_path):
 @pytest.mark.parametrize(("name", "direction"), DIRECTIONS)
 def test_a_language_model_becomes_an_encoder(name, direction, sentences, tmp_path, caplog):
     base = save_raw(tmp_path / "base", name)
-    flags = {
-        "max_steps": 2,
-        "pooling": None,
-        "max_seq_length": None,
-        "learning_rate": 1e-3,
-        "span_mask_min_chars": None,
-    }
     with caplog.at_level("INFO"):
-        trainer = make_trainer(base, sentences[:60], tmp_path / "out", attention_direction=direction, **flags)
+        trainer = make_trainer(base, sentences[:60], tmp_path / "out", attention_direction=direction, **OF_BASE)
     assert (
         f"base: base is a decoder language model with {direction} attention; settings for it: --augmentation delete"
         in (caplog.text)
