@@ -50,18 +50,13 @@ LEVELS = {
 }
 # Ours, for texts of 100 to 500 tokens: the sentence's, with a span that is about as large a share of the text.
 LEVELS["passage"] = LEVELS["sentence"] | {"span_mask_length": 50, "span_mask_min_chars": 300, "max_seq_length": 512}
+# Noise for a base without a mask token, such as a decoder. The two texts of a pair differ without any.
+MASKLESS, MASKLESS_PAIRS = {"augmentation": "delete", "augmentation_rate": 0.2}, {"augmentation": "none"}
 # A base that is an encoder already has settings of its own in place of the level's: chosen by measurement, with the
 # test on held-out texts and STS-B dev (docs/results.md). Any flag of the level, the noise on the text, the rate or
 # `max_steps` can stand here.
-ENCODER_SETTINGS = {
-    "word": {},
-    "phrase": {},
-    "sentence": {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20},
-    "passage": {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20},
-}
-# Noise for a base without a mask token, such as a decoder. The two texts of a pair differ without any.
-MASKLESS = {"augmentation": "delete", "augmentation_rate": 0.2}
-MASKLESS_PAIRS = {"augmentation": "none"}
+ADAPTING = {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20}
+ENCODER_SETTINGS = {"word": {}, "phrase": {}, "sentence": ADAPTING, "passage": ADAPTING}
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
 # Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
 ONE_CHOICE = (TEXT_NOISE, ("num_train_epochs", "max_steps"))
@@ -96,9 +91,8 @@ OTHER_DEFAULTS = "Other defaults than in transformers: " + ", ".join(
     f"--{name} {str(value).lower()}" for name, value in LIBRARY_DEFAULTS.items()
 )
 
-TokenCount = Annotated[
-    int | None, at_least(3, "Two special tokens and a word need as many")
-]  # of --max_seq_length, in every script that trains
+# Of --max_seq_length, in every script that trains.
+TokenCount = Annotated[int | None, at_least(3, "Two special tokens and a word need as many")]
 
 
 @dataclass
