@@ -13,19 +13,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from mirror.cmlm.options import DOCUMENT_STAGES, CMLMDataArguments, CMLMOptions, CMLMScriptArguments
+from mirror.cmlm.options import DOCUMENT_STAGES, CMLMDataArguments, CMLMOptions
 from mirror.common.cli import configure_logging
 from mirror.common.config_parser import check_flags, parse_flags
 from mirror.common.errors import InputError, run_main
+from mirror.training.arguments import ScriptArguments
 
 
 if TYPE_CHECKING:
     from mirror.cmlm.trainer import CMLMConfig
 
 
-def parse_cmlm_arguments(argv: list[str] | None = None) -> tuple[CMLMScriptArguments, CMLMDataArguments, CMLMConfig]:
+def parse_cmlm_arguments(argv: list[str] | None = None) -> tuple[ScriptArguments, CMLMDataArguments, CMLMConfig]:
     """Parse the command line. A flag overrides the recipe (`--config`). Invalid flags fail without importing torch."""
-    _, data, options = check_flags((CMLMScriptArguments, CMLMDataArguments, CMLMOptions), argv, __doc__)
+    _, data, options = check_flags((ScriptArguments, CMLMDataArguments, CMLMOptions), argv, __doc__)
     stage = options.stage
     if data.streaming and options.language_smoothing != 1:
         raise InputError("--language_smoothing needs the sizes of the files, which a stream has not; drop --streaming")
@@ -39,7 +40,7 @@ def parse_cmlm_arguments(argv: list[str] | None = None) -> tuple[CMLMScriptArgum
 
     from mirror.cmlm.trainer import CMLMConfig
 
-    return parse_flags((CMLMScriptArguments, CMLMDataArguments, CMLMConfig), argv)
+    return parse_flags((ScriptArguments, CMLMDataArguments, CMLMConfig), argv)
 
 
 def main() -> None:

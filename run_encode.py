@@ -44,9 +44,10 @@ def main() -> None:
 
     from mirror.common import trust
     from mirror.common.distributed import join_processes
+    from mirror.data.corpus import text_rows
     from mirror.modeling.embedding_cache import fingerprint
     from mirror.modeling.encoder import Encoder
-    from mirror.tools.vectors import ShardFolder, fill, read_rows
+    from mirror.tools.vectors import ShardFolder, fill
     from mirror.training.finish import after_encoding
 
     state = join_processes(args.ddp_timeout)
@@ -55,7 +56,7 @@ def main() -> None:
 
     # ---- Rows, model, folder ---------------------------------------------------------------------------------------
     with state.main_process_first():
-        rows = read_rows(corpus_source(args), args.id_column)
+        rows = text_rows(corpus_source(args), strip=False, id_column=args.id_column)
     encoder = Encoder.from_pretrained(
         args.model_name_or_path, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt,
         args.prompt_name, args.truncate_dim,
@@ -74,16 +75,14 @@ def main() -> None:
     state.wait_for_everyone()
 
     # ---- Encoding --------------------------------------------------------------------------------------------------
-    encode = partial(
-        encoder.encode, batch_size=args.batch_size, show_progress=None if state.is_local_main_process else False
-    )
+    show_progress = None if state.is_local_main_process else False
+    encode = partial(encoder.encode, batch_size=args.batch_size, show_progress=show_progress)
     num_rows = fill(folder, rows, encode, state.process_index, state.num_processes)
     state.wait_for_everyone()
     if state.is_main_process:
         folder.finish(num_rows)
-        logger.info(
-            "Encoded %s rows into %d-dimensional %s vectors", f"{num_rows:,}", encoder.dimension, args.vector_type
-        )
+        line = "Encoded %s rows into %d-dimensional %s vectors"
+        logger.info(line, f"{num_rows:,}", encoder.dimension, args.vector_type)
         logger.info(after_encoding(args.output_dir))
         sys.stdout.write(f"{args.output_dir}\n")
     state.destroy_process_group()

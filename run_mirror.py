@@ -36,9 +36,7 @@ def main() -> None:
     checkpoint = preflight(config, script_args.model_name_or_path)
 
     with config.main_process_first(desc="corpus"):
-        tokenizer = partial(
-            tokenizer_of, script_args.model_name_or_path
-        )  # of documents: passages are counted in tokens
+        tokenizer = partial(tokenizer_of, script_args.model_name_or_path)  # counts the tokens of passages
         corpus = load_training_corpus(data_args.source(), tokenizer=tokenizer, max_tokens=config.max_seq_length)
 
     trainer = MirrorTrainer(model=script_args.model_name_or_path, args=config, train_dataset=corpus)

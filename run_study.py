@@ -145,15 +145,12 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--keep_models", action="store_true", help="Whether to keep the weights of each cell, not only the scores.")
     add("--stages_dir", metavar="S", help="Path to a folder for the models of CMLM's stages, kept, which several studies can "
         "share. (default: stages/ in the output folder, deleted after the last cell of all rows unless --keep_models)")  # fmt: skip
-    add(
-        "--skip_missing",
-        action="store_true",
-        help="Whether to leave out cells without a corpus and tasks without data.",
-    )
+    help = "Whether to leave out cells without a corpus and tasks without data."
+    add("--skip_missing", action="store_true", help=help)
     add("--dry_run", action="store_true",
         help="Whether to only print the cells and, if some are done, the estimated duration of the others.")  # fmt: skip
-    of_itself = "Path to a job.json: run this cell alone, as run_study.py itself does. (default: none)"
-    add("--cell", metavar="JOB", help=of_itself)
+    help = "Path to a job.json: run this cell alone, as run_study.py itself does. (default: none)"
+    add("--cell", metavar="JOB", help=help)
     args = parser.parse_args(argv)
     if not (args.list or args.cell):
         for name, value in (("STUDY", args.study), ("--model_name_or_path", args.model_name_or_path)):

@@ -37,7 +37,8 @@ from transformers.utils import is_flash_attn_2_available
 from benchmarks.stand_in import DTYPES, device, distinct_sentences, make_model, synchronize
 from mirror.common.errors import one_line
 from mirror.data.batches import pack
-from mirror.modeling.attention import PackedLayout, _attend, attend_flash, attend_padded, has_flash_attention
+from mirror.modeling.attention import PackedLayout, attend_flash, attend_padded, has_flash_attention
+from mirror.modeling.cpu_kernels import Scores
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
 from mirror.training.config import MirrorConfig
@@ -161,10 +162,10 @@ def attention_ways() -> list[Row]:
     torch.manual_seed(0)
     exact = [torch.randn(batch["input_ids"].shape[1], heads, width, device=device()) for _ in range(3)]
     for window in (None, 16):
-        padded = partial(_attend, dropout=0.0, scaling=None, sliding_window=window, paired=False)
+        scores = Scores(width**-0.5, window)
         # (S, H, d) each of query, key and value to (S, H, d), without dropout
         ways = {
-            "padded SDPA": lambda q, k, v, padded=padded: attend_padded(q, k, v, None, layout, padded),
+            "padded SDPA": lambda q, k, v, scores=scores: attend_padded(q, k, v, None, layout, 0.0, scores),
             "flash-attn": lambda q, k, v, window=window: by_flash_attn(q, k, v, layout, window),
             "torch.nn.attention.varlen": lambda q, k, v, window=window: by_varlen(q, k, v, layout, window),
         }
@@ -190,7 +191,7 @@ def by_flash_attn(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayou
     if not has_flash_attention(query):
         installed = "installed" if is_flash_attn_2_available() else "not installed"
         raise Skipped(f"needs flash-attn ({installed}), an Ampere GPU or a newer one, and half precision")
-    return attend_flash(query, key, value, None, layout, 0.0, None, window)
+    return attend_flash(query, key, value, None, layout, 0.0, Scores(query.shape[-1] ** -0.5, window))
 
 
 def by_varlen(query: Tensor, key: Tensor, value: Tensor, layout: PackedLayout, window: int | None) -> Tensor:

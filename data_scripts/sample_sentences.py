@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_scripts.corpus_files import add_sampling, draw_sample, write_corpus
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.data.files import check_file, check_text_file, expand_paths
+from mirror.data.files import check_text_file, expand_paths
 from mirror.data.tables import columns_of, read_rows
 
 
@@ -82,7 +82,6 @@ def sentences_of(path: Path, columns: list[str] | None, no_header: bool) -> Iter
     if no_header:
         yield from _numbered_columns(path, columns)
         return
-    check_file(path)
     found = columns_of(path)
     wanted = columns or (found if len(found) == 1 else ["text"])
     for _, sentences in read_rows(str(path), wanted, choose="use --columns"):

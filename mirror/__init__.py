@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 
 if TYPE_CHECKING:
-    from mirror.cmlm.trainer import CMLMConfig, CMLMTrainer
-    from mirror.data.augmentation import span_mask
-    from mirror.data.corpus import load_corpus
-    from mirror.modeling.encoder import Encoder
-    from mirror.training.config import MirrorConfig
-    from mirror.training.losses import InfoNCE, info_nce
-    from mirror.training.trainer import MirrorTrainer
+    from mirror.cmlm.trainer import CMLMConfig as CMLMConfig
+    from mirror.cmlm.trainer import CMLMTrainer as CMLMTrainer
+    from mirror.data.augmentation import span_mask as span_mask
+    from mirror.data.corpus import load_corpus as load_corpus
+    from mirror.modeling.encoder import Encoder as Encoder
+    from mirror.training.config import MirrorConfig as MirrorConfig
+    from mirror.training.losses import InfoNCE as InfoNCE
+    from mirror.training.losses import info_nce as info_nce
+    from mirror.training.trainer import MirrorTrainer as MirrorTrainer
 
 __version__ = "0.1.0"
 
@@ -31,18 +33,7 @@ _MODULES = {
     "load_corpus": "mirror.data.corpus",
     "span_mask": "mirror.data.augmentation",
 }
-
-__all__ = [
-    "CMLMConfig",
-    "CMLMTrainer",
-    "Encoder",
-    "InfoNCE",
-    "MirrorConfig",
-    "MirrorTrainer",
-    "info_nce",
-    "load_corpus",
-    "span_mask",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str):

@@ -10,8 +10,8 @@ import torch
 from mirror.cmlm.model import additive_margin_softmax
 from mirror.common.vectors import uniformity
 from mirror.data.batches import pack
-from mirror.modeling.attention import PackedLayout, _attend, attend_padded
-from mirror.modeling.cpu_kernels import attend_by_length
+from mirror.modeling.attention import PackedLayout, attend_padded
+from mirror.modeling.cpu_kernels import Scores, attend_by_length
 from mirror.modeling.dropout import drophead_scale
 from mirror.training.losses import info_nce, multi_similarity
 
@@ -32,10 +32,8 @@ CASES = {
     "additive_margin_softmax": partial(additive_margin_softmax, FIRST, SECOND, 0.3),
     "uniformity": partial(uniformity, FIRST),
     "drophead_scale": partial(drophead_scale, 8, 4, 0.5, torch.device("cpu"), True),
-    "attention by length": lambda: attend_by_length(*ROWS, SCALE, LAYOUT.groups, 0.0, None, 3),
-    "padded attention": lambda: attend_padded(
-        *ROWS, SCALE, LAYOUT, partial(_attend, dropout=0.0, scaling=None, sliding_window=3, paired=False)
-    ),
+    "attention by length": lambda: attend_by_length(*ROWS, SCALE, LAYOUT.groups, 0.0, Scores(0.6, 3)),
+    "padded attention": lambda: attend_padded(*ROWS, SCALE, LAYOUT, 0.0, Scores(0.6, 3)),
 }
 
 

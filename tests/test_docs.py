@@ -13,14 +13,16 @@ import importlib.util
 import os
 import re
 import sys
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
 import pytest
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, hf_argparser
 
 from mirror.cmlm.options import CMLMDataArguments
+from mirror.common import flags
 from mirror.common.errors import InputError
 from mirror.data.source import CorpusSource
 from mirror.evaluation.catalogue import all_tasks, resolve
@@ -40,9 +42,16 @@ NOT_OURS = {"pip", "pip-audit", "pip-licenses", "uv", "hf", "trackio", "pre-comm
 SOMETHING_MISSING = re.compile(r"is missing|are required|give either")
 
 
+# Each of some hundred commands reads the same sources and types.
+PARSE, TYPES = cache(ast.parse), cache(hf_argparser.get_type_hints)
+
+
 @pytest.fixture(autouse=True)
 def in_the_repository(monkeypatch):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(ast, "parse", PARSE)
+    for module in (hf_argparser, flags):
+        monkeypatch.setattr(module, "get_type_hints", TYPES)
     with mock.patch.dict(os.environ):  # TrainingArguments leaves its precision there
         yield
 

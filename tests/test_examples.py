@@ -17,8 +17,7 @@ TINY = {"per_device_train_batch_size": 20, "max_steps": 2, "max_seq_length": 24,
 
 
 @pytest.mark.parametrize(
-    ("example", "loss", "noise"),
-    [(own_loss_and_noise, "triplet_margin", "first_letters"), (dclr, "DCLR", "span")],
+    ("example", "loss", "noise"), [(own_loss_and_noise, "triplet_margin", "first_letters"), (dclr, "DCLR", "span")]
 )
 def test_an_example_leaves_a_finished_run(example, loss, noise, bert_folder, sentences, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))

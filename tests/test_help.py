@@ -52,10 +52,7 @@ MISTAKES = (
     ("mirror.tools.search model absent.txt query", "absent.txt: no such file"),
     ("mirror.tools.push absent", "absent: no config.json"),
     ("mirror.tools.card absent", "absent: no readable train_results.json"),
-    (
-        "mirror.tools.whitening --model_name_or_path absent --text_file a --output_dir o",
-        "absent: no modules.json",
-    ),
+    ("mirror.tools.whitening --model_name_or_path absent --text_file a --output_dir o", "absent: no modules.json"),
     ("mirror.tools.demo", "arguments are required: OUT"),
     ("mirror.tools.onnx --int4", "--help lists the flags"),
 )
@@ -87,20 +84,15 @@ def run_without_torch(lines: list[str], folder) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_help_needs_no_torch(tmp_path):
-    answers = run_without_torch([f"{name} --help" for name in PROGRAMS], tmp_path)
-    for program, text in zip(PROGRAMS, answers, strict=True):
+def test_help_the_version_and_mistakes_need_no_torch(tmp_path):
+    lines = [f"{name} {flag}" for flag in ("--help", "--version") for name in PROGRAMS]
+    answers = run_without_torch([*lines, *(line for line, _ in MISTAKES)], tmp_path)
+    count = len(PROGRAMS)
+    for program, text in zip(PROGRAMS, answers[:count], strict=True):
         assert "--help" in text and ("--help_all" in text) == (program in TRAINING), program
-
-
-def test_every_command_has_a_version(tmp_path):
-    answers = run_without_torch([f"{name} --version" for name in PROGRAMS], tmp_path)
-    assert {answer.partition(" of ")[2] for answer in answers} == {f"mirror-encoders {mirror.__version__} 0"}
-
-
-def test_mistakes_need_no_torch(tmp_path):
-    answers = run_without_torch([line for line, _ in MISTAKES], tmp_path)
-    assert [pair for pair in zip(answers, MISTAKES, strict=True) if pair[1][1] not in pair[0]] == []
+    versions = {answer.partition(" of ")[2] for answer in answers[count : 2 * count]}
+    assert versions == {f"mirror-encoders {mirror.__version__} 0"}
+    assert [pair for pair in zip(answers[2 * count :], MISTAKES, strict=True) if pair[1][1] not in pair[0]] == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -126,8 +118,11 @@ def test_every_flag_has_help_and_a_default(program, monkeypatch):
             assert "default" in text[start:].split("\n  -")[1].lower(), action.dest
 
 
-def test_help_all_adds_the_flags_of_the_library_once():
-    text = subprocess.check_output([sys.executable, ROOT / "run_mirror.py", "--help_all"], text=True)
+def test_help_all_adds_the_flags_of_the_library_once(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", "--help_all"])
+    with pytest.raises(SystemExit):
+        importlib.import_module("run_mirror").main()
+    text = capsys.readouterr().out
     ours, theirs = text.split("TrainingArguments of transformers:")
     assert "  --temperature X" in ours and " --adam_beta1 X" in theirs
     assert " --learning_rate X" in ours and " --learning_rate X" not in theirs

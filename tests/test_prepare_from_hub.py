@@ -180,6 +180,7 @@ def test_the_group_sts_needs_nothing_but_the_hub(hub, monkeypatch, tmp_path):
     assert "princeton-nlp/datasets-for-simcse@e145e8bb" in manifest and manifest.count("@") == 7
 
 
+@pytest.mark.slow
 def test_every_other_set_of_the_hub_can_be_scored(hub, monkeypatch, tmp_path):
     names = ["stsb_dev", "sickr_full", "multilingual_sts", "qnli", "qqp_cosine", "tatoeba_jav", "language_bias"]
     prepare(monkeypatch, tmp_path / "data", *names, "transfer_cr", "transfer_sicke")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 from transformers import BartConfig
 
-from mirror.common.errors import run_main
+from mirror.common.errors import InputError, run_main
 from mirror.modeling.encoder import Encoder
 from run_mirror import main
 
@@ -32,21 +34,26 @@ def corpus(sentences, tmp_path_factory) -> str:
 
 
 @pytest.fixture(scope="module")
-def trained(bert_folder, corpus, tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess]:
+def trained(bert_folder, corpus, tmp_path_factory) -> tuple[Path, str]:
+    """The folder of a run, and its log."""
     folder = tmp_path_factory.mktemp("out") / "encoder"
-    done = run_mirror(
-        *("--model_name_or_path", bert_folder, "--train_file", corpus, "--output_dir", str(folder)),
-        *("--level", "sentence", "--pooling", "mean", "--bf16", "--per_device_train_batch_size", "40"),
-        *("--max_seq_length", "24", "--save_strategy", "epoch"),
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, done
+    flags = f"--model_name_or_path {bert_folder} --train_file {corpus} --output_dir {folder} --level sentence"
+    flags += " --pooling mean --bf16 --per_device_train_batch_size 40 --max_seq_length 24 --save_strategy epoch"
+    handler, logger = logging.StreamHandler(io.StringIO()), logging.getLogger("mirror")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["run_mirror.py", *flags.split()])
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+        main()
+    logger.removeHandler(handler)
+    logger.setLevel(logging.NOTSET)
+    return folder, handler.stream.getvalue()
 
 
 def test_the_report_is_shown_and_kept(trained):
-    folder, done = trained
-    assert "duplicates           7 dropped" in done.stderr
-    assert "40 texts per step on 1 process(es), each compared with 40 by nt_xent, bfloat16 (requested)" in done.stderr
+    folder, said = trained
+    assert "duplicates           7 dropped" in said
+    assert "40 texts per step on 1 process(es), each compared with 40 by nt_xent, bfloat16 (requested)" in said
     results = json.loads((folder / "train_results.json").read_text())
     assert results["corpus"]["rows"] == 240 and results["corpus"]["blank_rows_dropped"] == 1
     assert results["metrics"]["train_loss"] > 0 and min(results["cosine_after_reload"].values()) > 0.9999
@@ -54,16 +61,14 @@ def test_the_report_is_shown_and_kept(trained):
     assert Encoder.from_pretrained(str(folder)).pooling == "mean"
 
 
-def test_an_output_folder_with_a_run_in_it_is_left_alone(trained, bert_folder, corpus):
+def test_an_output_folder_with_a_run_in_it_is_left_alone(trained, bert_folder, corpus, monkeypatch):
     folder, _ = trained
     before = (folder / "model.safetensors").read_bytes()
     flags = ["--model_name_or_path", bert_folder, "--train_file", corpus, "--output_dir", str(folder)]
-    done = run_mirror(*flags)
-    assert done.returncode == 2
-    assert (
-        "holds another run; continue it with --resume_from_checkpoint true, or overwrite it with --force"
-        in done.stderr
-    )
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *flags])
+    message = "holds another run; continue it with --resume_from_checkpoint true, or overwrite it with --force"
+    with pytest.raises(InputError, match=message):
+        main()
     assert (folder / "model.safetensors").read_bytes() == before
 
 
@@ -119,6 +124,7 @@ def test_resuming_a_finished_run_says_so_and_changes_nothing(bert_folder, corpus
     assert json.loads((tmp_path / "out" / "train_results.json").read_text())["metrics"]["train_loss"] > 0
 
 
+@pytest.mark.slow
 def test_no_reader_warns_of_a_checkpoint(trained):
     """transformers and sentence-transformers expect a pooler, whether it is used or not."""
     folder, _ = trained

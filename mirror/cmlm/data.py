@@ -36,7 +36,6 @@ class Masking:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, rate: float) -> Masking:
-        """Return the masking with the mask token and the vocabulary of a tokenizer."""
         if tokenizer.mask_token_id is None:
             raise InputError(f"the tokenizer of {tokenizer.name_or_path} has no mask token; give a masked LM")
         ordinary = np.setdiff1d(np.arange(len(tokenizer)), tokenizer.all_special_ids)
@@ -133,8 +132,8 @@ class BitextStream:
         self.pairs, self.to_row = pairs, to_row
         self.usable = len(pairs) // batch_size * batch_size
         if not self.usable:
-            message = f"{len(pairs):,} pairs do not fill one batch of {batch_size}"
-            raise InputError(f"{message}; lower --per_device_train_batch_size")
+            few = f"{len(pairs):,} pairs do not fill one batch of {batch_size}"
+            raise InputError(f"{few}; lower --per_device_train_batch_size")
 
     def at(self, index: int) -> Row:
         """Return the translation of row `index`, counted from the first step on."""
@@ -169,20 +168,17 @@ class StageDataset(TorchDataset):
         return made | ({"pairs": self.bitext.at(self.epoch * len(self) + index)} if self.bitext else {})
 
 
+@dataclass(eq=False)
 class StreamedStageDataset(EndlessStream):
     """`StageDataset` over a stream of segment pairs, of which nothing is stored."""
 
-    def __init__(
-        self,
-        kind: str,
-        pairs: IterableDataset,
-        to_row: SegmentRowBuilder,
-        seed: int,
-        batch_size: int,
-        bitext: BitextStream | None = None,
-    ):
-        super().__init__(pairs, seed, batch_size)
-        self.kind, self.to_row, self.bitext = kind, to_row, bitext
+    kind: str
+    stream: IterableDataset
+    to_row: SegmentRowBuilder
+    seed: int
+    batch_size: int
+    bitext: BitextStream | None = None
+    buffer_size: int = 10_000
 
     def make_rows(self, batch: dict[str, list], epoch: int, place: int, number: int) -> Iterator[dict[str, Row]]:
         for index, (first, second) in enumerate(zip(batch["first"], batch["second"], strict=True)):
@@ -194,19 +190,9 @@ class StreamedStageDataset(EndlessStream):
 class StageCollator:
     """Collate rows to the keyword arguments of `CMLMModel.forward`.
 
-    Two rows of the stage `cmlm`, where 0 is padding, 2 and 3 are the special tokens around a text and 4 is the mask token:
-
-        {"first_ids": [2, 7, 3],  "second_ids": [2, 4, 9, 3], "labels": [-100, 8, -100, -100]}
-        {"first_ids": [2, 10, 3], "second_ids": [2, 4, 3],    "labels": [-100, 11, -100]}
-
-    give
-
-        {"cmlm": {"first":  {"input_ids": [[2, 7, 3], [2, 10, 3]],       "attention_mask": [[1, 1, 1], [1, 1, 1]]},
-                  "second": {"input_ids": [[2, 4, 9, 3], [2, 4, 3, 0]],  "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 0]]},
-                  "labels": [[-100, 8, -100, -100], [-100, 11, -100, -100]]}}
-
-    B pairs of texts or of NLI give `input_ids` and `attention_mask` of 2B rows, the first texts before the second, and NLI
-    also `labels` of (B,).
+    B rows of segments, `{"cmlm": {"first_ids": [...], "second_ids": [...], "labels": [...]}}`, give `{"cmlm": {"first":
+    inputs, "second": inputs, "labels": (B, T)}}` with `input_ids` and `attention_mask` in both inputs. B pairs of texts or
+    of NLI give inputs of 2B rows, the first texts before the second, and NLI also `labels` of (B,).
     """
 
     tokenizer: PreTrainedTokenizerBase

@@ -105,14 +105,8 @@ class CMLMModel(PreTrainedModel):
     ) -> dict[str, Tensor]:
         """Compute everything that the losses of the stage need in one call: DDP expects one forward call per step.
 
-        Args:
-            cmlm: `first` and `second`, each `input_ids` and `attention_mask` of (B, T), and `labels` of s2, (B, T).
-            pairs: `input_ids` and `attention_mask` of 2B rows, sources before targets: translations, or neighbors.
-            nli: the same of 2B rows, premises before hypotheses.
-
-        Returns:
-            `token_loss`: sum over the masked tokens, and their number `num_masked`; `pair_vectors`: (2B, D);
-            `nli_logits`: (B, 3).
+        The arguments are those of `StageCollator`. Returns `token_loss`, the sum over the masked tokens, and their number
+        `num_masked`; `pair_vectors`: (2B, D); `nli_logits`: (B, 3).
         """
         outputs = {}
         if cmlm is not None:
@@ -178,18 +172,15 @@ def additive_margin_softmax(
     """Return the retrieval loss: each text must retrieve its partner among all partners, by a margin.
 
     The score of two texts is `scale` times the inner product of their vectors, from which `margin` is subtracted for the
-    true pair. Both directions are added (Yang et al. 2019, "Improving Multilingual Sentence Embedding using Bi-directional
-    Dual Encoder with Additive Margin Softmax"; CMLM, section 4.2). The defaults are CMLM's Eq. (1) as printed: inner
-    products. With `normalize` they are cosines, as in LaBSE (Feng et al. 2020), and need a scale, because a softmax over
-    values in [-1, 1] is nearly uniform. Computed in float32.
+    true pair; both directions are added (Yang et al. 2019; CMLM, section 4.2, Eq. 1). With `normalize` they are cosines, as
+    in LaBSE (Feng et al. 2020), and need a scale, because a softmax over values in [-1, 1] is nearly uniform.
 
     Args:
         sources, targets: (B, D), this process's pairs; row i of one belongs to row i of the other.
-        margin: subtracted before scaling; 0.3 in CMLM, section 4.4.
         all_sources, all_targets: (N, D), the rows of all processes, gathered with gradient; by default this process's.
         offset: where this process's rows start in them.
 
-    Returns a scalar: the mean over the B pairs of both directions' sum.
+    Returns a float32 scalar: the mean over the B pairs of both directions' sum.
     """
     with torch.autocast(sources.device.type, enabled=False):
         sources, targets = sources.float(), targets.float()

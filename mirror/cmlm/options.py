@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from mirror.assets import EMBEDDED_MODEL
 from mirror.common.errors import InputError
 from mirror.common.flags import above, at_least, condition, flag, one_of, run_checks
 from mirror.data.source import CorpusSource, SourceArguments
-from mirror.training.arguments import ScriptArguments
 from mirror.training.options import BaseOptions, TokenCount
 
 
@@ -58,17 +56,14 @@ class StageOptions:
     )
     scale: Annotated[float | None, above(0, f"{COSINE_SCALE:g} suits cosines, 1 inner products")] = flag(
         None,
-        f"Factor of the cosine minus the margin in the bitext loss. Default: {COSINE_SCALE:g}, or 1 for inner "
-        "products.",
+        f"Factor of the cosine minus the margin in the bitext loss. Default: {COSINE_SCALE:g}, 1 for inner products.",
     )
     optimizer: Annotated[str, one_of(("adamw", "lamb"))] = flag(
         "adamw",
         "Optimizer: adamw (--optim selects the implementation), or the paper's lamb, for batches of thousands.",
     )
     mini_batch_size: Annotated[int | None, at_least(1)] = flag(
-        None,
-        "Number of rows to process at once, by gradient caching: a batch of any size fits into memory. Default: "
-        "the whole batch.",
+        None, "Number of rows in memory at once, by gradient caching. Default: the whole batch."
     )
 
 
@@ -80,9 +75,7 @@ class RowOptions:
 
     language: list[str] = flag(["en"], "Language code for splitting sentences: one for all files, or one for each.")
     language_smoothing: Annotated[float, condition(lambda power: 0 <= power <= 1, "an exponent in [0, 1]")] = flag(
-        1.0,
-        "Exponent of each file's share of the rows of an epoch. 1 leaves the shares as they are, 0 makes them "
-        "equal. Not in the paper.",
+        1.0, "Exponent of each file's share of the rows of an epoch. 0 makes the shares equal. Not in the paper."
     )
     swap_probability: Annotated[float, condition(lambda chance: 0 <= chance <= 1, "a probability in [0, 1]")] = flag(
         0.5, "Probability of swapping the two segments of a pair."
@@ -99,21 +92,20 @@ class CMLMModelOptions:
     _argument_group_name = "Encoder"
 
     from_scratch: bool = flag(
-        False, "Whether to start from random weights, with the architecture and tokenizer of the model."
+        False, "Whether to start from random weights, with the model's architecture and tokenizer."
     )
     pooling: Annotated[str, one_of(POOLINGS)] = flag(
         "mean", f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}."
     )
     max_seq_length: TokenCount = flag(
         None,
-        f"Number of tokens of a segment or text, special tokens included. Default: the paper's {PAPER_LENGTH}, or "
-        "fewer if the model has no more positions.",
+        f"Number of tokens of a text or segment. Default: the paper's {PAPER_LENGTH}, or as many as the model has positions.",
     )
     num_projections: Annotated[int, at_least(0, "The paper uses 15")] = flag(
         15, "Number N of vectors before s2, v included. 0 trains a plain masked LM for comparison."
     )
     skip_connection: bool = flag(
-        False, "Whether to join the projected vectors to the outputs of s2 too ('skip' in Table 7)."
+        False, "Whether to join the projected vectors to the outputs of s2 ('skip' in Table 7)."
     )
     sentence_vector: Annotated[str, one_of(("pooled", "proj"))] = flag(
         "pooled", "Sentence vector of the saved encoder: pooled (v), or proj (the mean of P(v), 'proj' in Table 7)."
@@ -140,8 +132,7 @@ class CMLMDataArguments(SourceArguments):
 
     train_file: list[str] | None = flag(
         None,
-        "Documents: txt with an empty line between two, or csv, tsv, json, jsonl or parquet with one per row; "
-        "each also as .gz; names or globs.",
+        "Documents: txt with an empty line between two, or a table with one per row, also as .gz; names or globs.",
     )
     line_is_document: bool = flag(False, "Whether each line of a txt file is a document.")
     max_train_samples: int | None = flag(None, "Number of documents to read from each file. Default: all.")
@@ -163,14 +154,3 @@ class CMLMDataArguments(SourceArguments):
     def source(self) -> CorpusSource:
         """Return where the documents come from, without `pair_columns`, which are those of the other files."""
         return replace(super().source(), pair_columns=None)
-
-
-@dataclass
-class CMLMScriptArguments(ScriptArguments):
-    """The model to start from."""
-
-    model_name_or_path: str = flag(
-        str(EMBEDDED_MODEL),
-        "Hub id or path of a masked LM, or of the output of an earlier stage. Default: the small model of this "
-        "repository.",
-    )

@@ -75,11 +75,9 @@ def paragraphs(path: str) -> Iterator[list[str]]:
 
 
 def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -> list[Dataset]:
-    """Read one dataset of `text` and `text_pair` for each file, without blank and repeated pairs.
+    """Read one dataset of `text` and `text_pair` for each file that a flag names, without blank and repeated pairs.
 
-    Args:
-        flag: the flag that named the files, for messages.
-        columns: names of the two columns. Default: the first two that contain text, `label` apart.
+    The default of `columns` are the first two that contain text, `label` apart.
     """
     parts = []
     for path in _paths(flag, names):
@@ -92,10 +90,7 @@ def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -
 
 
 def read_labeled_pairs(names: Sequence[str], columns: Sequence[str] | None, label: str = "label") -> list[Dataset]:
-    """Read one dataset of `text`, `text_pair` and `label` (0 entailment, 1 neutral, 2 contradiction) for each file.
-
-    Rows without a gold label ("-" or -1) are left out. An unknown label is an InputError that names the row.
-    """
+    """Read one dataset of `text`, `text_pair` and `label` (0, 1, 2) for each file, without rows that have no gold label."""
     parts, known = [], {name: number for number, name in enumerate(NLI_LABELS)} | {"0": 0, "1": 1, "2": 2}
     known |= dict.fromkeys(NO_GOLD_LABEL)
     for path in _paths("--nli_file", names):
@@ -135,10 +130,7 @@ def _text_columns(path: Path, given: Sequence[str] | None, label: str = "label")
 
 
 def split_sentences(document: str, language: str) -> list[str]:
-    """Split a text into sentences, line by line. Each keeps one leading space if white space precedes it on its line.
-
-    `language` is an ISO 639 code. For unknown codes sentencex uses rules that fit most scripts.
-    """
+    """Split a text into sentences, line by line. Each keeps one leading space if white space precedes it on its line."""
     sentences = []
     for line in document.splitlines():
         space = ""
@@ -181,10 +173,7 @@ def segment_pairs(sentences: list[Ids], max_tokens: int) -> list[tuple[Ids, Ids]
 def documents_to_pairs(
     batch: dict[str, list[str]], tokenizer: PreTrainedTokenizerBase, language: str, max_tokens: int
 ) -> dict[str, list[Ids]]:
-    """Map rows of `text` (documents) to rows of `first` and `second` (ids without special tokens).
-
-    No pair crosses a document boundary, because each document is segmented on its own.
-    """
+    """Map documents (`text`) to pairs (`first`, `second`: ids without special tokens), none across two documents."""
     pairs = []
     for document in batch["text"]:
         if sentences := split_sentences(document, language):
@@ -194,17 +183,11 @@ def documents_to_pairs(
 
 
 def segment_documents(
-    documents: Parts,
-    tokenizer: PreTrainedTokenizerBase,
-    languages: Sequence[str],
-    max_tokens: int,
-    num_proc: int | None = None,
+    documents: Parts, tokenizer: PreTrainedTokenizerBase, languages: Sequence[str], max_tokens: int, num_proc=None
 ) -> Parts:
-    """Return the pairs of neighboring segments, columns `first` and `second`, of each dataset of documents; cached on disk.
+    """Return the pairs of neighboring segments, `first` and `second`, of each dataset of documents; cached on disk.
 
-    Args:
-        languages: one code for all datasets, or one for each.
-        max_tokens: tokens of a segment, special tokens excluded.
+    `languages` are one code for all datasets, or one for each. `max_tokens` excludes special tokens.
     """
     if len(languages) not in (1, len(documents)):
         got = f"got {len(languages)}: {' '.join(languages)}"

@@ -15,17 +15,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, set_seed
 
 from mirror.assets import EMBEDDED_MODEL
+from mirror.cmlm import data
 from mirror.cmlm.checkpoint import load_cmlm, load_mlm, load_parts, mean_projection, parts_of, save_cmlm
-from mirror.cmlm.data import (
-    BitextStream,
-    EpochShuffledDataset,
-    Masking,
-    PairTokenizer,
-    SegmentRowBuilder,
-    StageCollator,
-    StageDataset,
-    StreamedStageDataset,
-)
 from mirror.cmlm.model import IGNORED, CMLMModel, additive_margin_softmax
 from mirror.cmlm.options import DOCUMENT_STAGES, PAPER_LENGTH, CMLMOptions
 from mirror.cmlm.reading import Parts, segment_documents
@@ -48,13 +39,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class CMLMConfig(CMLMOptions, BaseConfig):
-    """Settings of conditional masked language modeling (CMLM, sections 2 to 4).
-
-    The flags of `mirror.cmlm.options` have their help, defaults and checks there. All of transformers'
-    `TrainingArguments` can be set too.
-
-    >>> config = CMLMConfig(stage="cmlm", output_dir="out")
-    """
+    """Settings of CMLM (sections 2 to 4), explained in `mirror.cmlm.options`: `CMLMConfig(stage="cmlm")`."""
 
     def __post_init__(self) -> None:
         CMLMOptions.__post_init__(self)
@@ -67,11 +52,10 @@ class CMLMConfig(CMLMOptions, BaseConfig):
 class PaperLamb(Lamb):
     """LAMB as its paper prints it (You et al. 2020, Algorithm 2, phi(z) = z): each tensor moves by the rate times its norm.
 
-    The library's class differs in two ways. It caps the norm of the weights at 10, so a step of BERT's word embeddings is a
-    tenth of what the rate says. And it divides the step that the trust ratio has scaled by 1 - beta1^t, so the first one is
-    ten times too long. The moments themselves are not bias-corrected, as in Google's own code (google-research/albert,
-    lamb_optimizer.py): that would be a common factor, which the trust ratio cancels except beside weight decay and eps.
-    Unlike that code, and like the algorithm, biases and layer norms have a trust ratio and weight decay too.
+    The library's class caps the norm of the weights at 10, so a step of BERT's word embeddings is a tenth of what the rate
+    says, and divides the step that the trust ratio has scaled by 1 - beta1^t, so the first one is ten times too long. The
+    moments are not bias-corrected, as in Google's own code (google-research/albert, lamb_optimizer.py). Unlike that code,
+    and like the algorithm, biases and layer norms have a trust ratio and weight decay too.
     """
 
     clamp = float("inf")
@@ -91,15 +75,12 @@ class CMLMTrainer(EncoderTrainer):
 
     Args:
         model: Hub id or path of a masked LM, or of what an earlier stage saved. Default: the small model of this package.
-        args: the settings.
-        train_dataset: the data of the stage. `cmlm`, `cmlm_bitext` and `quickthought`: documents, as a list of texts or
-            a dataset with the column `text`; `bitext`: a dataset of `text` and `text_pair`; `nli`: the same with `label` (0
-            entailment, 1 neutral, 2 contradiction). A list of datasets keeps languages apart.
+        train_dataset: the data of the stage: documents, as a list of texts or a dataset with the column `text`; for
+            `bitext` a dataset of `text` and `text_pair`; for `nli` the same with `label` (0 entailment, 1 neutral, 2
+            contradiction). A list of datasets keeps languages apart.
         bitext_dataset: translations (`text`, `text_pair`), for the stage `cmlm_bitext`.
         data_settings: where the data comes from, for the checkpoint.
-        callbacks, optimizers: as in `Trainer`.
-
-    A model or data that the stage cannot be trained with is an `InputError` before the first step.
+        kwargs: callbacks, optimizers as in `Trainer`.
     """
 
     method = "cmlm"
@@ -128,13 +109,13 @@ class CMLMTrainer(EncoderTrainer):
         report |= {"pairs": len(dataset.bitext.pairs)} if dataset.bitext else {}
         rows = ", ".join(f"{count:,} of {kind}" for kind, count in report.items())
         logger.info("Training rows: %s", rows or "streamed")
-        collator = StageCollator(tokenizer)
+        collator = data.StageCollator(tokenizer)
         for name_of_part, parameter in parts_of(model).items():  # DDP waits for the gradient of every weight
             parameter.requires_grad_(args.stage == "nli" if name_of_part.startswith("nli.") else "cmlm" in args.stage)
         lamb = None
         if args.optimizer == "lamb":  # section 3
-            betas = (args.adam_beta1, args.adam_beta2)
-            lamb = PaperLamb, {"lr": args.learning_rate, "betas": betas, "eps": args.adam_epsilon}
+            flags = {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
+            lamb = PaperLamb, {"lr": args.learning_rate, **flags}
         settings = collect_settings(args, model_name_or_path=name, **data_settings)
         settings.pop("train_sampling_strategy", None)  # always the same; without it, runs of earlier versions resume
         super().__init__(
@@ -169,11 +150,8 @@ class CMLMTrainer(EncoderTrainer):
         return (loss, outputs) if return_outputs else loss
 
     def retrieve(self, sources: Tensor, targets: Tensor) -> Tensor:
-        """Return the weighted loss of this process's pairs, translations or neighbors, against the texts of all processes.
-
-        QuickThought compares by plain inner products (Logeswaran & Lee 2018).
-        """
-        args, plain = self.args, self.args.stage == "quickthought"
+        """Return the weighted loss of this process's pairs, translations or neighbors, against the texts of all."""
+        args, plain = self.args, self.args.stage == "quickthought"  # inner products (Logeswaran & Lee 2018)
         form = (0.0, 1.0, False) if plain else (args.margin, args.scale, args.normalize_embeddings)
         everywhere = gather_with_gradient(sources), gather_with_gradient(targets)
         loss = additive_margin_softmax(sources, targets, *form, *everywhere, offset=rank() * len(sources))
@@ -210,10 +188,7 @@ class CMLMTrainer(EncoderTrainer):
         return self.check_finite(loss, "or a lower --learning_rate")
 
     def encoder(self, training: bool = True) -> Encoder:
-        """Return the current encoder. Switches the model to eval mode; the next training step switches back.
-
-        `training` has no effect here, because autocast wraps the whole CMLM model.
-        """
+        """Return the current encoder, in eval mode. `training` has no effect: autocast wraps the whole CMLM model."""
         model = self._bare_model().eval()
         head = mean_projection(model.projection) if self.args.sentence_vector == "proj" else ()
         return Encoder(model.encoder, self.processing_class, model.config.pooling, self.args.max_seq_length, head)
@@ -243,36 +218,30 @@ class CMLMTrainer(EncoderTrainer):
 
 def as_parts(rows: Sequence[str] | Dataset | IterableDataset | Sequence[Dataset]) -> Parts:
     """Return a list of datasets, of a list of texts, a dataset, or a list of datasets."""
-    if isinstance(rows, (Dataset, IterableDataset)):
-        return [rows]
-    rows = list(rows)
+    rows = [rows] if isinstance(rows, (Dataset, IterableDataset)) else list(rows)
     return [Dataset.from_dict({"text": rows})] if rows and isinstance(rows[0], str) else rows
 
 
 def stage_dataset(
     tokenizer: PreTrainedTokenizerBase, config: CMLMConfig, parts: Parts, bitext: Sequence[Dataset] | None = None
-) -> StageDataset | StreamedStageDataset:
-    """Return the rows that the stage of `config` trains on.
-
-    Args:
-        parts: documents (`text`), translations (`text`, `text_pair`) or labeled pairs (and `label`), whichever the stage
-            needs; one dataset per file or language.
-        bitext: the translations of the stage `cmlm_bitext`.
-    """
+) -> data.StageDataset | data.StreamedStageDataset:
+    """Return the rows that the stage of `config` trains on. Each of `parts`, and of `bitext`, is a file or language."""
     batch_size = config.train_batch_size * config.world_size
-    to_row, stream = PairTokenizer(tokenizer, config.max_seq_length), None
+    to_row, stream = data.PairTokenizer(tokenizer, config.max_seq_length), None
     kind = "nli" if config.stage == "nli" else "pairs"
     if config.stage == "cmlm_bitext":
         if not bitext:
             raise InputError("--stage cmlm_bitext learns from translations too; give bitext_dataset or --bitext_file")
-        stream = BitextStream(EpochShuffledDataset(bitext, config.language_smoothing, config.seed), to_row, batch_size)
+        stream = data.BitextStream(
+            data.EpochShuffledDataset(bitext, config.language_smoothing, config.seed), to_row, batch_size
+        )
     if config.stage in DOCUMENT_STAGES:
         before, after = special_tokens = special_tokens_around(tokenizer)
         if config.stage == "quickthought":
-            to_row = SegmentRowBuilder(None, 0.0, special_tokens)
+            to_row = data.SegmentRowBuilder(None, 0.0, special_tokens)
         else:
-            kind, masking = "cmlm", Masking.of(tokenizer, config.mlm_probability)
-            to_row = SegmentRowBuilder(masking, config.swap_probability, special_tokens)
+            kind, masking = "cmlm", data.Masking.of(tokenizer, config.mlm_probability)
+            to_row = data.SegmentRowBuilder(masking, config.swap_probability, special_tokens)
         max_tokens = config.max_seq_length - len(before) - len(after)
         parts = segment_documents(parts, tokenizer, config.language, max_tokens, config.preprocessing_num_workers)
     if isinstance(parts[0], IterableDataset):
@@ -280,10 +249,10 @@ def stage_dataset(
         once = "all_exhausted_without_replacement"
         segments = interleave_datasets(parts, stopping_strategy=once) if len(parts) > 1 else parts[0]
         check_batch_fits(segments, config)
-        return StreamedStageDataset(kind, segments, to_row, config.seed, batch_size, stream)
-    rows = EpochShuffledDataset(parts, config.language_smoothing, config.seed)
+        return data.StreamedStageDataset(kind, segments, to_row, config.seed, batch_size, stream)
+    rows = data.EpochShuffledDataset(parts, config.language_smoothing, config.seed)
     check_batch_fits(rows.rows, config)
-    return StageDataset(kind, rows, to_row, batch_size, stream)
+    return data.StageDataset(kind, rows, to_row, batch_size, stream)
 
 
 def length_that_fits(model: CMLMModel, max_seq_length: int | None, stage: str) -> int:

@@ -35,25 +35,22 @@ class OneLineErrors:
         """Raise an `InputError` about the first of the arguments that no flag has taken, if there are any."""
         if not unknown:
             return
+        word = unknown[0]
         flags = {spelling: action for action in self._actions for spelling in action.option_strings}
-        if unknown[0].startswith("--"):
-            name = unknown[0].partition("=")[0]
-            self.error(
-                f"unknown flag {name}{did_you_mean(name, [spelling for spelling in flags if spelling[:2] == '--'])}"
-            )
-        before = argv[: argv.index(unknown[0])]
-        starts = [index for index, word in enumerate(before) if word.startswith("--")]
+        if word.startswith("--"):
+            name = word.partition("=")[0]
+            self.error(f"unknown flag {name}{did_you_mean(name, [flag for flag in flags if flag[:2] == '--'])}")
         if any(not action.option_strings for action in self._actions):  # it may have been meant for one of those
-            self.error(f"unexpected argument '{unknown[0]}'; put a text with spaces in quotes")
+            self.error(f"unexpected argument '{word}'; put a text with spaces in quotes")
+        end = argv.index(word)
+        starts = [index for index, before in enumerate(argv[:end]) if before.startswith("--")]
         if not starts:
-            self.error(f"unexpected argument '{unknown[0]}': it follows no flag")
+            self.error(f"unexpected argument '{word}': it follows no flag")
         name, _, value = argv[starts[-1]].partition("=")
-        values = " ".join([*([value] if value else []), *argv[starts[-1] + 1 : len(before)], unknown[0]])
-        takes_none = name in flags and flags[name].nargs == 0
-        takes = (
-            f"no value, got {values}" if takes_none else f"one value, got {values}; put a text with spaces in quotes"
-        )
-        self.error(f"{name} takes {takes}")
+        values = " ".join([*([value] if value else []), *argv[starts[-1] + 1 : end + 1]])
+        if name in flags and flags[name].nargs == 0:
+            self.error(f"{name} takes no value, got {values}")
+        self.error(f"{name} takes one value, got {values}; put a text with spaces in quotes")
 
     def add_version(self) -> None:
         """Add `--version`."""

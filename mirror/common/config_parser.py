@@ -32,9 +32,9 @@ Every flag of transformers' TrainingArguments works too, for example --seed, --m
 class FlagParser(OneLineErrors, HfArgumentParser):
     """Argument parser with flags from dataclasses. `_argument_group_name` of a dataclass is its heading in the help."""
 
-    def __init__(self, dataclass_types: tuple[type, ...], description: str | None = None, **settings):
+    def __init__(self, kinds: tuple[type, ...], description: str | None = None, **settings):
         settings = {"usage": "%(prog)s [--flag value ...]", "formatter_class": HelpFormatter} | settings
-        super().__init__(dataclass_types, description=description, allow_abbrev=False, **settings)
+        super().__init__(kinds, description=description, allow_abbrev=False, **settings)
         self.add_version()
         for action in self._actions:
             if action.dest in ("bf16", "fp16"):  # three values: a bare flag means true, no flag means automatic
@@ -43,16 +43,14 @@ class FlagParser(OneLineErrors, HfArgumentParser):
                 action.help = argparse.SUPPRESS
 
 
-def check_flags(
-    dataclass_types: tuple[type, ...], argv: list[str] | None = None, description: str | None = None
-) -> tuple:
+def check_flags(kinds: tuple[type, ...], argv: list[str] | None = None, description: str | None = None) -> tuple:
     """Return instances of torch-free dataclasses from a command line that may contain flags of `TrainingArguments` too.
 
     Answers --help and --help_all, where a class that inherits from several is one group for each. Checks only the names
     of the library's flags. Raises an `InputError` like `parse_flags`.
     """
     groups = []
-    for item in dataclass_types:
+    for item in kinds:
         bases = [base for base in item.__bases__ if is_dataclass(base)] if len(item.__bases__) > 1 else []
         groups += bases or [item]
     parser = FlagParser(tuple(groups), description, epilog=LIBRARY_HELP)
@@ -69,22 +67,20 @@ def check_flags(
             spellings = [f"--{start}{name}" for start in ("", "no_")]
             spellings += [spelling.replace("_", "-") for spelling in spellings if "_" in spelling]
             parser.add_argument(*spellings, dest=name, nargs="*", help=argparse.SUPPRESS)
-    return _instances(dataclass_types, _parse(parser, argv))
+    return _instances(kinds, _parse(parser, argv))
 
 
-def parse_flags(
-    dataclass_types: tuple[type, ...], argv: list[str] | None = None, description: str | None = None
-) -> tuple:
-    """Return instances of `dataclass_types`. A flag overrides the recipe (`--config`).
+def parse_flags(kinds: tuple[type, ...], argv: list[str] | None = None, description: str | None = None) -> tuple:
+    """Return instances of `kinds`. A flag overrides the recipe (`--config`).
 
     Adds the flags of `mirror.common.cli.TRUST`, which a recipe cannot set, and grants what they allow. Raises an
     `InputError` for an unknown flag or key of the recipe, or an invalid value.
     """
-    parser = FlagParser(dataclass_types, description)
+    parser = FlagParser(kinds, description)
     add_trust(parser)
     values = _parse(parser, argv)
     try:
-        parsed = _instances(dataclass_types, values)
+        parsed = _instances(kinds, values)
     except InputError:
         raise
     except Exception as error:  # TrainingArguments rejects combinations with many kinds of exceptions
@@ -122,9 +118,8 @@ def load_recipe(path: str) -> dict:
     if not file.exists() and file.parent in (Path("."), Path("recipes")):
         published = {place.stem: place for place in RECIPES.glob("*.yaml")}
         if file.stem not in published:
-            raise InputError(
-                f"--config {path}: no such file, and no published recipe{did_you_mean(file.stem, published)}"
-            )
+            problem = f"no such file, and no published recipe{did_you_mean(file.stem, published)}"
+            raise InputError(f"--config {path}: {problem}")
         file = published[file.stem]
     with library_errors(f"--config {path}"):
         text = file.read_text(encoding="utf-8")
@@ -140,9 +135,9 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
     """Return the values of a recipe as the command line would parse them. Raise an `InputError` for an unknown key."""
     content = load_recipe(path)
     # Reversed, because of --x and --no_x the first one takes a value.
-    actions = {
-        item.dest: item for item in reversed(parser._actions) if item.dest not in ("help", "help_all", "version")
-    }
+    actions = {item.dest: item for item in reversed(parser._actions)}
+    for name in ("help", "help_all", "version"):
+        actions.pop(name, None)
     for key in content:
         if key in TRUST:
             raise InputError(f"--config {path}: a recipe cannot set '{key}'; give it on the command line")
@@ -151,8 +146,8 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
     return {key: _convert(actions[key], value, path) for key, value in content.items()}
 
 
-def _instances(dataclass_types: tuple[type, ...], values: argparse.Namespace) -> tuple:
-    names = {item: [field.name for field in fields(item) if field.init] for item in dataclass_types}
+def _instances(kinds: tuple[type, ...], values: argparse.Namespace) -> tuple:
+    names = {item: [field.name for field in fields(item) if field.init] for item in kinds}
     return tuple(item(**{name: getattr(values, name) for name in own}) for item, own in names.items())
 
 

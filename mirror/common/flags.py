@@ -21,11 +21,7 @@ Check = Callable[[str, Any], None]  # (name of the flag, value); raises InputErr
 
 
 def flag(default: Any, help: str, **options: Any) -> Any:
-    """Return a dataclass field for a flag with this default and help.
-
-    Args:
-        options: further arguments of `argparse.ArgumentParser.add_argument`, for example `nargs`.
-    """
+    """Return a dataclass field for a flag. `options` go to `argparse.ArgumentParser.add_argument`, for example `nargs`."""
     metadata = {"help": help, **options}
     if isinstance(default, (list, dict)):
         return field(default_factory=lambda: type(default)(default), metadata=metadata)
@@ -33,13 +29,9 @@ def flag(default: Any, help: str, **options: Any) -> Any:
 
 
 def run_checks(instance: object, kind: type) -> None:
-    """Check every flag of a dataclass instance that has a value.
+    """Check every flag of a dataclass instance that has a value. An `InputError` names the flag of the first bad one.
 
-    Args:
-        kind: the dataclass that declares the flags. `TrainingArguments`, whose annotations need torch, has no checks.
-
-    Raises:
-        InputError: a value outside its range. Names the flag.
+    `kind` is the dataclass that declares the flags: `TrainingArguments`, whose annotations need torch, has no checks.
     """
     for name, hint in get_type_hints(kind, include_extras=True).items():
         value = getattr(instance, name, None)
@@ -48,12 +40,7 @@ def run_checks(instance: object, kind: type) -> None:
 
 
 def condition(holds: Callable[[Any], bool], words: str, hint: str = "") -> Check:
-    """Return a check that refuses values for which `holds` is false.
-
-    Args:
-        words: what the value must be, for example "positive".
-        hint: what to use instead.
-    """
+    """Return a check that refuses values for which `holds` is false: they must be `words`, for example "positive"."""
 
     def check(name: str, value: Any) -> None:
         if not holds(value):

@@ -58,9 +58,7 @@ class StoredWork:
     >>> if work.content() is None:
     ...     work.save({"scores": compute()})
 
-    Args:
-        path: the file. It is written atomically, so it is whole or absent.
-        identity: plain data that names every input of the work by its content.
+    The file is written atomically, so it is whole or absent. The identity names every input of the work by its content.
     """
 
     def __init__(self, path: str | Path, identity: dict):
@@ -96,19 +94,13 @@ def to_python_scalar(value: object) -> object:
 
 
 def write_manifest(folder: str | Path, only: Collection[str] | None = None) -> None:
-    """List the files of a finished folder in its manifest, atomically, and flush all of them to the disk.
-
-    Args:
-        only: names of the files to list, relative to the folder. Default: all.
-    """
-    folder = Path(folder)
-    entries = {}
+    """List the files of a finished folder, or `only` these names in it, in its manifest, and flush them to the disk."""
+    folder, entries = Path(folder), {}
     for path in sorted(folder.rglob("*") if only is None else (folder / name for name in only)):
-        if not path.is_file() or path.suffix == ".tmp" or path.name == MANIFEST:
-            continue
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        entries[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+        if path.is_file() and path.suffix != ".tmp" and path.name != MANIFEST:
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            entries[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": file_digest(path)}
     with atomic_path(folder / MANIFEST) as temporary, temporary.open("w", encoding="utf-8") as file:
         json.dump(entries, file, indent=2)
         file.flush()
@@ -119,50 +111,49 @@ def write_manifest(folder: str | Path, only: Collection[str] | None = None) -> N
 
 def listed_files(folder: str | Path) -> set[str]:
     """Return the names in the manifest of a folder. Empty if it has no readable manifest."""
-    try:
-        return set(json.loads((Path(folder) / MANIFEST).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return set()
+    return set(_manifest(Path(folder)))
 
 
 def is_complete(folder: str | Path) -> bool:
     """Return whether a folder holds every file of its manifest, byte for byte."""
     folder = Path(folder)
+    listed = _manifest(folder)
+    try:  # all sizes before any checksum
+        sizes = all((folder / name).stat().st_size == entry["bytes"] for name, entry in listed.items())
+        hashes = sizes and all(file_digest(folder / name) == entry["sha256"] for name, entry in listed.items())
+        return bool(listed) and hashes
+    except (OSError, TypeError, KeyError):
+        return False
+
+
+def _manifest(folder: Path) -> dict[str, dict]:
     try:
         listed = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if not listed or any((folder / name).stat().st_size != entry["bytes"] for name, entry in listed.items()):
-            return False
-        return all(file_digest(folder / name) == entry["sha256"] for name, entry in listed.items())
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
-        return False
+        return listed if isinstance(listed, dict) else {}
+    except (OSError, ValueError):
+        return {}
 
 
 def lock_output_dir(output_dir: str | Path) -> AbstractContextManager:
     """Keep other runs out of an output folder, and return the lock, which ends with a `with` block or this process.
 
-    Raises:
-        InputError: another run has it. Names the process.
+    Raises an `InputError`, which names the other process, if another run has it.
     """
     path = Path(output_dir) / LOCK
     try:
         lock = acquire_lock(path, timeout=0)
-        path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
     except Timeout as error:
         holder = path.read_text(encoding="utf-8", errors="replace") or "another process"
-        raise InputError(
-            f"--output_dir {output_dir} is in use by {holder}; wait for its end, or choose another folder"
-        ) from error
+        fix = "wait for its end, or choose another folder"
+        raise InputError(f"--output_dir {output_dir} is in use by {holder}; {fix}") from error
+    path.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
     return lock
 
 
 def acquire_lock(path: str | Path, timeout: float = -1) -> AbstractContextManager:
     """Lock a file, and return the lock. On a file system without locks, warn and return a lock of nothing.
 
-    Args:
-        timeout: seconds to wait for another holder. Default: forever.
-
-    Raises:
-        Timeout: another process has the lock.
+    Waits `timeout` seconds for another holder, by default forever, and raises a `Timeout` then.
     """
     # Newer versions of filelock would make a file instead of a lock, which stays after the run and keeps the next one out.
     hard = {"fallback_to_soft": False} if "fallback_to_soft" in signature(FileLock.__init__).parameters else {}

@@ -80,11 +80,10 @@ def weights_bytes(name_or_path: str, subfolder: str = "") -> int | None:
 
 def check_counts(name_or_path: str, config: dict) -> None:
     """Refuse a config.json, as JSON reads it, with more labels or layers than any model has."""
-    for mapping in _mappings(config):
-        for key, value in mapping.items():
-            if type(value) is int and value > MAX_COUNT and (key == "num_labels" or "layer" in key):
-                most = f"more than the {MAX_COUNT:,} that are allowed"
-                raise InputError(f"{name_or_path}: its config.json has {key} {value:,}, {most}")
+    for key, value in (item for mapping in _mappings(config) for item in mapping.items()):
+        if type(value) is int and value > MAX_COUNT and (key == "num_labels" or "layer" in key):
+            most = f"more than the {MAX_COUNT:,} that are allowed"
+            raise InputError(f"{name_or_path}: its config.json has {key} {value:,}, {most}")
 
 
 def check_normalizer(name_or_path: str, tokenizer: dict) -> None:
@@ -115,5 +114,6 @@ def _mappings(content: object) -> Iterator[dict]:
     """Yield all mappings in the content of a JSON file."""
     if isinstance(content, dict):
         yield content
-    for value in content.values() if isinstance(content, dict) else content if isinstance(content, list) else ():
+        content = list(content.values())
+    for value in content if isinstance(content, list) else ():
         yield from _mappings(value)

@@ -76,8 +76,7 @@ def top_k(
     if not k or not len(queries):
         return np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)
     distinct, groups = distinct_rows(entries)
-    if len(distinct) < len(entries):
-        entries = entries[distinct]
+    entries = entries[distinct] if len(distinct) < len(entries) else entries
     wanted = min(k + MARGIN, len(entries))
     find = _faiss_candidates if use_faiss else _torch_candidates
     queries, entries = torch.from_numpy(queries), torch.from_numpy(entries)
@@ -147,10 +146,9 @@ def _torch_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes
         scores = queries @ entries[start : start + columns].T  # (q, columns)
         block_best, block_indices = _lowest_index_top_k(scores, min(wanted, scores.shape[1]))
         # Earlier candidates have lower indices, and a stable sort keeps them first.
-        best = torch.cat([best, block_best], dim=1)
-        indices = torch.cat([indices, block_indices + start], dim=1)
-        order = best.argsort(dim=1, descending=True, stable=True)[:, :wanted]
-        best, indices = best.gather(1, order), indices.gather(1, order)
+        best, order = torch.cat([best, block_best], dim=1).sort(dim=1, descending=True, stable=True)
+        indices = torch.cat([indices, block_indices + start], dim=1).gather(1, order)
+        best, indices = best[:, :wanted], indices[:, :wanted]
     return indices
 
 
@@ -161,7 +159,7 @@ def _faiss_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes
     found = faiss.knn(queries.numpy(), entries.numpy(), more, metric=faiss.METRIC_INNER_PRODUCT)
     scores, indices = map(torch.from_numpy, found)
     # faiss may return any of the entries that tie for the last place. Only those rows are searched again.
-    shared = (scores[:, wanted - 1] == scores[:, -1]).nonzero()[:, 0] if more > wanted else torch.empty(0).long()
+    shared = _ties_at_the_end(scores, wanted)
     indices = indices[:, :wanted]
     if len(shared):
         indices[shared] = _torch_candidates(queries[shared], entries, wanted, block_bytes)
@@ -170,17 +168,22 @@ def _faiss_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes
 
 def _lowest_index_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return `scores.topk(k)` of (q, n) with ties broken by lowest index."""
-    more = min(k + 1, scores.shape[1])
-    best, indices = scores.topk(more, dim=1)
-    shared = best[:, k - 1] == best[:, -1] if more > k else torch.zeros(len(scores), dtype=torch.bool)
-    best, indices = best[:, :k], indices[:, :k].clone()
-    for row in shared.nonzero()[:, 0].tolist():  # topk chose arbitrarily among the tied entries
-        above = int((best[row] > best[row, -1]).sum())
-        indices[row, above:] = (scores[row] == best[row, -1]).nonzero()[: k - above, 0]
-    by_index = indices.argsort(dim=1)
-    best, indices = best.gather(1, by_index), indices.gather(1, by_index)
-    by_score = best.argsort(dim=1, descending=True, stable=True)
-    return best.gather(1, by_score), indices.gather(1, by_score)
+    best, indices = scores.topk(min(k + 1, scores.shape[1]), dim=1)
+    shared = _ties_at_the_end(best, k)  # topk chose arbitrarily among the tied entries
+    indices = indices[:, :k].clone()
+    for row in shared.tolist():
+        last = best[row, k - 1]
+        above = int((best[row] > last).sum())
+        indices[row, above:] = (scores[row] == last).nonzero()[: k - above, 0]
+    indices = indices.sort(dim=1).values
+    best, order = scores.gather(1, indices).sort(dim=1, descending=True, stable=True)
+    return best, indices.gather(1, order)
+
+
+def _ties_at_the_end(best: Tensor, k: int) -> Tensor:
+    """Return the rows of the best scores, one more than `k` if there are as many, whose last place is shared."""
+    is_shared = (best[:, k - 1] == best[:, -1]) & (best.shape[1] > k)
+    return is_shared.nonzero()[:, 0]
 
 
 def _repeat_equals(

@@ -7,7 +7,6 @@ two batches of rows, opens as a shorter one. Only a complete file ends with the 
 from __future__ import annotations
 
 import functools
-import hashlib
 import inspect
 import json
 import logging
@@ -15,7 +14,6 @@ import os
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,13 +25,18 @@ from datasets import Dataset, IterableDataset
 from datasets.fingerprint import Hasher, generate_random_fingerprint, get_temporary_cache_files_directory
 from transformers import PreTrainedTokenizerBase
 
-from mirror.common.errors import InputError, cache_failure, one_line
+from mirror.common.errors import InputError, one_line
+from mirror.common.files import atomic_write_text
+from mirror.common.reuse import digest, file_digest
+from mirror.data import formats
+from mirror.data.files import reading
 
 
 logger = logging.getLogger(__name__)
 
 BATCH_ROWS = 1000
 BATCH_CHARACTERS = 1 << 24
+TRUNCATED = "a file of the datasets cache is truncated and is written again (%s)"
 END_MARK = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an Arrow stream
 
 
@@ -43,15 +46,11 @@ def load_dataset(*args, **options) -> Dataset | IterableDataset:
     The rows of a local folder are found again by the content of its files. `datasets` would go by path and time.
     """
     if (folder := Path(args[0])).is_dir() and not options.get("streaming"):
-        digest = digest_of_files(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
-        options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE) / "mirror-folders" / digest)
+        content = digest_of_files(folder, sorted(path for path in folder.rglob("*") if path.is_file()))
+        options["cache_dir"] = str(Path(datasets.config.HF_DATASETS_CACHE) / "mirror-folders" / content)
 
     def load(afresh: bool) -> Dataset | IterableDataset:
-        if afresh:
-            for path in _damaged_infos():
-                path.unlink()
-        of_rows = ("split", "streaming")
-        where = {name: value for name, value in options.items() if name not in of_rows}
+        where = {name: value for name, value in options.items() if name not in ("split", "streaming")}
         builder = datasets.load_dataset_builder(*args, **where)
         # Rows with `type` and `payload` would be read as the trace of an agent, without their other columns.
         mode = {"parse_agent_traces": False} if hasattr(builder.config, "parse_agent_traces") else {}
@@ -76,26 +75,30 @@ def stored_rows(
     before = path.stat()
     key = Hasher.hash((digest_of_files(path.parent, [path]), list(columns), arguments, sources))
     place = Path(datasets.config.HF_DATASETS_CACHE) / "mirror-texts" / f"{key}.arrow"
-    with _cache_errors():
+    note = place.with_suffix(".txt")  # what was left out, to warn of it again
+    # A process id would not keep two containers apart that share the folder.
+    temporary = place.with_name(f"_{key}.{uuid.uuid4().hex}.tmp")
+    with reading(str(path)):
         place.parent.mkdir(parents=True, exist_ok=True)
-        is_stored = place.is_file()
-    if is_stored and not _has_end(place):
-        logger.warning("a file of the datasets cache is truncated and is written again (%s)", place)
-        is_stored = False
-    if not is_stored:
-        # A process id would not keep two containers apart that share the folder.
-        temporary = place.with_name(f"_{key}.{uuid.uuid4().hex}.tmp")
-        try:
-            with _cache_errors():
+        is_stored = place.is_file() and _has_end(place)
+        if place.is_file() and not is_stored:
+            logger.warning(TRUNCATED, place)
+        if not is_stored:
+            try:
                 with temporary.open("wb") as file, pa.ipc.new_stream(file, text_schema(columns)) as writer:
                     for batch in arrow_batches(generate(), columns):
                         writer.write_batch(batch)
-            after = path.stat()
-            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-                raise InputError(f"{path} changed while it was read; run the same command again")
-            temporary.replace(place)
-        finally:
-            temporary.unlink(missing_ok=True)
+                after = path.stat()
+                if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                    raise InputError(f"{path} changed while it was read; run the same command again")
+                if path in formats.LEFT_OUT:
+                    atomic_write_text(note, formats.LEFT_OUT[path])
+                temporary.replace(place)
+            finally:
+                temporary.unlink(missing_ok=True)
+        if note.is_file():
+            formats.LEFT_OUT[path] = note.read_text(encoding="utf-8")
+            formats.log_left_out(path)
     rows = Dataset.from_file(str(place))
     rows._fingerprint = key  # `from_file` takes the time of the file, which says nothing about the rows
     return rows
@@ -119,14 +122,8 @@ def text_schema(columns: Sequence[str]) -> pa.Schema:
 
 
 def digest_of_files(folder: Path, paths: Iterable[Path]) -> str:
-    """Return the SHA-256 of the content of files, and of their names in the folder."""
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(f"{path.relative_to(folder)} {path.stat().st_size}\n".encode("utf-8", "surrogateescape"))
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
+    """Return a digest of the content of files, and of their names in the folder."""
+    return digest([(str(path.relative_to(folder)), file_digest(path)) for path in paths])
 
 
 def map_rows(
@@ -140,11 +137,8 @@ def map_rows(
 
     The cache file is identified by the content of the rows, the source code and the parameters.
 
-    Args:
-        function: a function of a module.
-        calls: functions and classes of other modules of this project whose code the result depends on too.
-        user_function: a function of the user that the result depends on too. If it cannot be hashed, nothing is
-            cached, and the rows are made in one process, because it cannot be sent to others either.
+    `function` is one of a module. The result also depends on the modules of `calls`, and on the `user_function`: if that
+    cannot be hashed, nothing is cached, and the rows are made in one process, because it cannot be sent to others either.
     """
     if isinstance(rows, IterableDataset):
         return rows.map(function, **options)
@@ -201,44 +195,27 @@ def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
         return repr([(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())])
 
 
-@contextmanager
-def _cache_errors() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if line := cache_failure(error):
-            raise InputError(line) from error
-        raise
-
-
 def _retry_truncated(make: Callable[[bool], Dataset | IterableDataset]) -> Dataset | IterableDataset:
     try:
-        with _cache_errors():
-            rows = make(False)
+        rows = make(False)
         files = [] if isinstance(rows, IterableDataset) else [Path(file["filename"]) for file in rows.cache_files]
         truncated = [str(path) for path in files if not _has_end(path)]
-    except (OSError, pa.ArrowInvalid, json.JSONDecodeError) as error:
+    except (
+        json.JSONDecodeError
+    ) as error:  # of a file of the user, or of a description in the cache, which is not named
+        fix = (
+            f"if your files are right, delete the dataset_info.json that is cut in {datasets.config.HF_DATASETS_CACHE}"
+        )
+        raise InputError(f"not JSON ({one_line(error)}); {fix}") from error
+    except (OSError, pa.ArrowInvalid) as error:
         # Subclasses of these mean something else: a missing file, or the network.
-        if type(error) not in (OSError, pa.ArrowInvalid, json.JSONDecodeError) or getattr(error, "errno", None):
-            raise
-        if isinstance(error, json.JSONDecodeError) and not _damaged_infos():  # the file is the user's
+        if type(error) not in (OSError, pa.ArrowInvalid) or getattr(error, "errno", None):
             raise
         truncated = [one_line(error, 120)]
     if not truncated:
         return rows
-    logger.warning("a file of the datasets cache is truncated and is written again (%s)", ", ".join(truncated))
+    logger.warning(TRUNCATED, ", ".join(truncated))
     return make(True)
-
-
-def _damaged_infos() -> list[Path]:
-    """Return the descriptions of cached datasets that are not JSON. They keep `datasets` from opening any of them again."""
-    damaged = []
-    for path in Path(datasets.config.HF_DATASETS_CACHE).rglob("dataset_info.json"):
-        try:
-            json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            damaged.append(path)
-    return damaged
 
 
 def _has_end(path: Path) -> bool:

@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from datasets import Dataset, IterableDataset
@@ -34,8 +34,7 @@ PERMUTATIONS = 64  # of MinHash
 HELD_OUT_TEXTS = 1000
 
 
-@dataclass(frozen=True)
-class NearDuplicates:
+class NearDuplicates(NamedTuple):
     """Rows that are near-duplicates of an earlier row, which is not one itself."""
 
     rows: np.ndarray  # (M,) indices
@@ -121,13 +120,9 @@ def find_near_duplicates(rows: Dataset) -> NearDuplicates:
 def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset | None]:
     """Take the `count` distinct texts with the lowest hashes out of the corpus. No text is on both sides.
 
-    Args:
-        corpus: of a stream, the lowest hashes are those of its first 10 `count` rows.
-        count: default: 1,000, at most a tenth of the corpus, and none of a corpus below 500 rows. 0: none.
-
-    Returns:
-        The corpus without these texts, in either column, and their rows. None: there are none. An `InputError`: the
-        corpus has at most `count` texts.
+    Return the corpus without these texts, in either column, and their rows, None if there are none. The default count
+    is 1,000, at most a tenth of the corpus, and none of a corpus below 500 rows. Of a stream, the hashes are those of its
+    first 10 `count` rows. Raises an `InputError` if the corpus has at most `count` texts.
     """
     if "document" in (corpus.rows.column_names or ()):
         return _hold_out_documents(corpus, count)
@@ -136,12 +131,11 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
     rows = corpus.rows
     if isinstance(rows, IterableDataset):
         rows = Dataset.from_list(list(rows.take(10 * (count or HELD_OUT_TEXTS))))
-    hashes = np.stack([_hashes(rows, column, 8)[:, 0] for column in rows.column_names], axis=1)  # (N, columns)
+    hashes = _row_hashes(rows, rows.column_names)
     distinct, first = np.unique(hashes[:, 0], return_index=True)
-    if count is None:
-        count = min(HELD_OUT_TEXTS, int(0.1 * len(distinct)))
-        if count < 50:  # fewer texts tell nothing
-            return corpus, None
+    count = _default_count(len(distinct)) if count is None else count
+    if not count:
+        return corpus, None
     if count >= len(distinct):
         raise InputError(f"--validation_samples {count}: the corpus has only {len(distinct):,} distinct texts")
     chosen = distinct[:count]
@@ -152,16 +146,19 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
     return replace(corpus, rows=rest, held_out_rows=count), rows.select(np.sort(first[:count]))
 
 
+def _default_count(texts: int) -> int:
+    count = min(HELD_OUT_TEXTS, int(0.1 * texts))
+    return count if count >= 50 else 0  # fewer texts tell nothing
+
+
 def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Dataset | None]:
     """Take whole documents out of the corpus, those with the lowest hashes, until about `count` rows are held out.
 
     The held-out rows keep the column `document`. A row whose text is on the other side is in neither part.
     """
     rows, rest = corpus.rows, corpus.rows.remove_columns("document")
-    if count is None:
-        count = min(HELD_OUT_TEXTS, int(0.1 * len(rows)))
-        count = count if count >= 50 else 0  # fewer texts tell nothing
-    hashes = np.stack([_hashes(rows, column, 8)[:, 0] for column in rest.column_names], axis=1)  # (N, columns)
+    count = _default_count(len(rows)) if count is None else count
+    hashes = _row_hashes(rows, rest.column_names)
     _, document, sizes = np.unique(rows["document"], return_inverse=True, return_counts=True)
     lowest = np.full(len(sizes), np.iinfo(np.uint64).max, dtype=np.uint64)
     np.minimum.at(lowest, document, hashes[:, 0])
@@ -184,12 +181,15 @@ def _digest(text: str, size: int) -> bytes:
 
 def _hashes(rows: Dataset, column: str, size: int) -> np.ndarray:
     """Return hashes of `size` bytes of every text of a column, (N, size / 8) uint64."""
-    hashes, start = np.empty((len(rows), size // 8), dtype=np.uint64), 0
+    hashes = bytearray()
     for batch in rows.select_columns([column]).iter(batch_size=READ_ROWS):
-        digests = b"".join(_digest(text, size) for text in batch[column])
-        hashes[start : start + len(batch[column])] = np.frombuffer(digests, dtype="<u8").reshape(-1, size // 8)
-        start += len(batch[column])
-    return hashes
+        hashes += b"".join(_digest(text, size) for text in batch[column])
+    return np.frombuffer(hashes, dtype="<u8").reshape(-1, size // 8)
+
+
+def _row_hashes(rows: Dataset, columns: list[str]) -> np.ndarray:
+    """Return a hash of every text of these columns, (N, columns) uint64."""
+    return np.stack([_hashes(rows, column, 8)[:, 0] for column in columns], axis=1)
 
 
 def _sorted_groups(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -240,11 +240,9 @@ def corpus_report(
     settings = dataset.settings
     lengths = dataset.lengths("first_ids")
     column = "text_pair" if "text_pair" in corpus.rows.column_names else "text"
-    batches = corpus.rows.iter(batch_size=READ_ROWS)
     span = (settings.span_mask_length, settings.span_mask_min_chars)
-    masked = sum(
-        is_maskable(text, *span) for batch in batches for text in map(second_text, batch["text"], batch[column])
-    )
+    texts = (map(second_text, batch["text"], batch[column]) for batch in corpus.rows.iter(batch_size=READ_ROWS))
+    masked = sum(is_maskable(text, *span) for batch in texts for text in batch)
     chance = false_negative_chance(corpus.equal_pairs, corpus.read_rows, batch_size)
     return {
         "rows": len(corpus.rows),
@@ -270,20 +268,21 @@ def format_report(report: dict, near_duplicates: NearDuplicates | None = None) -
         return "  streamed: rows are seen once, duplicates are not looked for"
     low, median, high, longest = report["tokens_p5_p50_p95_max"]
     duplicates = "kept" if report["duplicates_kept"] else "dropped"
-    lines = [
-        f"  rows                 {report['rows']:,}, and {report['held_out_rows']:,} held out to test on",
-        f"  duplicates           {report['duplicate_rows']:,} {duplicates}; with them {report['batch_size']}-row batches"
-        f" would hold a false negative {report['false_negative_chance_with_duplicates']:.0%} of the time",
-    ]
-    if report["near_duplicate_rows"]:
+    chance = f"{report['false_negative_chance_with_duplicates']:.0%}"
+    near = []
+    if count := report["near_duplicate_rows"]:
         dropped = report["near_duplicates"] == "drop"
         searched = "" if dropped else f" of {min(report['rows'], COMPARED_ROWS):,}"
         advice = "dropped" if dropped else "kept; --near_duplicates drop leaves them out"
-        lines.append(f"  near-duplicates      {report['near_duplicate_rows']:,}{searched} {advice}, such as")
+        near.append(f"  near-duplicates      {count:,}{searched} {advice}, such as")
         for pair in near_duplicates.examples if near_duplicates else ():
-            pair = [printable(text) for text in pair]
-            lines.append("    " + "  ~  ".join(text if len(text) <= 50 else f"{text[:47]}..." for text in pair))
-    lines += [
+            shown = [text if len(text) <= 50 else f"{text[:47]}..." for text in map(printable, pair)]
+            near.append("    " + "  ~  ".join(shown))
+    lines = [
+        f"  rows                 {report['rows']:,}, and {report['held_out_rows']:,} held out to test on",
+        f"  duplicates           {report['duplicate_rows']:,} {duplicates}; with them {report['batch_size']}-row batches"
+        f" would hold a false negative {chance} of the time",
+        *near,
         f"  blank rows           {report['blank_rows_dropped']:,} dropped",
         f"  tokens per row       {low} / {median} / {high} / {longest} (5%, median, 95%, longest)",
         f"  cut at the limit     {report['share_at_max_length']:.1%} of the rows reach --max_seq_length",

@@ -20,7 +20,7 @@ from mirror.data.cleaning import Corpus, clean, find_near_duplicates
 from mirror.data.docstrings import collect, training_texts
 from mirror.data.document_corpus import MAX_TOKENS, docstring_pairs, document_corpus, pair_kinds
 from mirror.data.documents import are_documents
-from mirror.data.files import check_file, ending_of, expand_paths, reading
+from mirror.data.files import ending_of, expand_paths, reading
 from mirror.data.source import CorpusSource, source_name
 from mirror.data.tables import check_columns, check_ids, columns_of, read_rows, rows_of_file
 
@@ -167,12 +167,8 @@ def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str)
 def text_rows(source: CorpusSource, strip: bool = True, id_column: str | None = None) -> Dataset | IterableDataset:
     """Return all rows of files or of a dataset as strings, blank and repeated ones included, in their order.
 
-    Args:
-        strip: whether to take white space off both ends of the texts.
-        id_column: column of ids that are not empty and differ from row to row, which a stream is not checked for.
-
-    Returns:
-        Rows of `text`, `text_pair` for pairs, and `id` with an `id_column`.
+    The rows are `text`, `text_pair` for pairs, and `id` with an `id_column`, whose ids must not be empty and must differ
+    from row to row. A stream is not checked for that. `strip` takes white space off both ends of the texts.
     """
     if source.dataset_name:
         name, options = source.dataset_name, {"split": source.dataset_split, "streaming": source.streaming}
@@ -235,7 +231,6 @@ def _choose(source: CorpusSource) -> str:
 def _rows_of_one_file(
     path: Path, source: CorpusSource, strip: bool, id_column: str | None
 ) -> Dataset | IterableDataset:
-    check_file(path, source.strict)
     wanted, is_only = source.pair_columns or source.text_column or ["text"], False
     if not source.pair_columns and not source.text_column and (columns := columns_of(path)) and "text" not in columns:
         # A name that is none may be a line with a separator that we do not know, or a text of a file without a header.
@@ -245,7 +240,7 @@ def _rows_of_one_file(
             check_columns(str(path), wanted, columns, _choose(source))
         wanted = columns
     form = _form(source, wanted, strip, id_column)
-    arguments = {"form": form, "choose": _choose(source), "is_only": is_only}
+    arguments = {"form": form, "choose": _choose(source), "is_only": is_only, "strict": source.strict}
     return rows_of_file(path, _texts_of_file, arguments, form.names, source.streaming)
 
 

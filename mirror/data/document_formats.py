@@ -16,13 +16,14 @@ import warnings
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 from xml.etree import ElementTree
 
 from mirror.common.errors import InputError, reason
-from mirror.data.html_blocks import TERM, Block, html_blocks, located, squeezed
+from mirror.data.html_blocks import Block, Parsed, html_blocks, located, squeezed
 
 
 MAX_BYTES = 32 << 20  # of a document, unpacked: a larger file is data, and its tree would need gigabytes
@@ -30,13 +31,6 @@ MAX_BYTES = 32 << 20  # of a document, unpacked: a larger file is data, and its 
 NO_PROSE = frozenset("autosummary currentmodule highlight index module plot testcode testsetup toctree".split())
 DEFINED = frozenset("attribute class data decorator envvar exception function method option property".split())
 _NOT_PROSE = re.compile(r">>>|----|====|::\s*$")
-
-
-class Parsed(NamedTuple):
-    """A parsed document. `title` is empty where only its first heading names it."""
-
-    title: str
-    blocks: list[Block]
 
 
 def parse(path: Path) -> Parsed:
@@ -53,9 +47,8 @@ def parse(path: Path) -> Parsed:
             return Parsed(title, located("\n".join(block.text for block in blocks), blocks))
         text = read_text(path)
         title, blocks = TEXT_FORMATS[ending](text)
-        text = (
-            text.replace("\\n", "  ") if ending == ".ipynb" else text
-        )  # JSON's line break, which looks like a letter
+        if ending == ".ipynb":
+            text = text.replace("\\n", "  ")  # JSON's line break, which looks like a letter
         return Parsed(title, blocks if ending == ".py" else located(text, blocks))
     except ImportError as error:
         raise InputError("needs pip install 'mirror-encoders[documents]'") from error
@@ -81,22 +74,16 @@ def read_text(path: Path) -> str:
     raise InputError("not UTF-8; convert it, e.g. with iconv")
 
 
-def _html(text: str) -> Parsed:
-    return Parsed(*html_blocks(text))
-
-
 def _markdown(text: str) -> Parsed:
     import yaml
     from markdown_it import MarkdownIt
 
-    title = ""
+    fields = {}
     if front := re.match(r"---\r?\n(.{0,10000}?)\n---\r?\n", text, re.DOTALL):
         text = text[front.end() :]
-        try:
+        with suppress(yaml.YAMLError, ValueError):
             fields = yaml.safe_load(front[1])
-        except (yaml.YAMLError, ValueError):
-            fields = None
-        title = squeezed(str(fields.get("title") or "")) if isinstance(fields, dict) else ""
+    title = squeezed(str(fields.get("title") or "")) if isinstance(fields, dict) else ""
     own_title, blocks = html_blocks(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text))
     return Parsed(title or own_title, blocks)
 
@@ -110,7 +97,7 @@ def _rst(text: str) -> Parsed:
     settings = {"doctitle_xform": False, "report_level": 5, "halt_level": 5, "syntax_highlight": "none"}
     settings |= {"file_insertion_enabled": False, "raw_enabled": False, "_disable_config": True}
     settings |= {"embed_stylesheet": False, "math_output": "LaTeX", "initial_header_level": 1}
-    return _html(publish_parts(text, writer="html5", settings_overrides=settings)["body"])
+    return html_blocks(publish_parts(text, writer="html5", settings_overrides=settings)["body"])
 
 
 def _accept_sphinx() -> None:
@@ -126,34 +113,28 @@ def _accept_sphinx() -> None:
         option_spec: ClassVar = defaultdict(lambda: directives.unchanged)
 
         def run(self) -> list[nodes.Node]:
-            name, inner = self.name.rpartition(":")[2], nodes.definition()
+            name, inner, text = self.name.rpartition(":")[2], nodes.definition(), " ".join(self.arguments)
             if name in NO_PROSE:
                 return []
-            text = " ".join(self.arguments)
-            if name not in DEFINED and len(self.arguments) > 2:  # ".. versionadded:: 3.2 The whole text"
+            is_definition = name in DEFINED and bool(text)
+            if not is_definition and len(self.arguments) > 2:  # ".. versionadded:: 3.2 The whole text"
                 inner += nodes.paragraph("", text.lstrip("0123456789. "))
             self.state.nested_parse(self.content, self.content_offset, inner)
-            if name not in DEFINED or not text:
-                return inner.children
             item = nodes.definition_list_item("", nodes.term("", text), inner)
-            return [nodes.definition_list("", item)]
+            return [nodes.definition_list("", item)] if is_definition else inner.children
 
     def as_text(name, rawtext, text, lineno, inliner, options=None, content=None):
         shown, _, target = (part.strip(" >") for part in text.partition("<"))
         shown = shown.rpartition(".")[2] if shown.startswith("~") else shown.lstrip("!")
-        if name in ("ref", "doc"):
-            address = f"{target or text}.rst" if name == "doc" else f"#{nodes.make_id(target or text)}"
-            return [nodes.reference(rawtext, shown, refuri=address)], []
-        return [nodes.inline(rawtext, shown)], []
+        if name not in ("ref", "doc"):
+            return [nodes.inline(rawtext, shown)], []
+        address = f"{target or text}.rst" if name == "doc" else f"#{nodes.make_id(target or text)}"
+        return [nodes.reference(rawtext, shown, refuri=address)], []
 
-    def otherwise(find: Callable, default: object) -> Callable:
-        def found(name, *rest):
-            result, messages = find(name, *rest)
-            return (result, messages) if result else (default, [])
+    def or_else(find: Callable, default: object) -> Callable:
+        return lambda *arguments: (find(*arguments)[0] or default, [])
 
-        return found
-
-    roles.role, directives.directive = otherwise(roles.role, as_text), otherwise(directives.directive, Content)
+    roles.role, directives.directive = or_else(roles.role, as_text), or_else(directives.directive, Content)
 
 
 def _txt(text: str) -> Parsed:
@@ -167,10 +148,7 @@ def _txt(text: str) -> Parsed:
 def _notebook(text: str) -> Parsed:
     """Return what the cells contain, without their outputs."""
     notebook, parts = json.loads(text), []
-    cells = (
-        notebook["cells"] if "cells" in notebook else [c for sheet in notebook["worksheets"] for c in sheet["cells"]]
-    )
-    for cell in cells:
+    for cell in (cell for sheet in notebook.get("worksheets", [notebook]) for cell in sheet["cells"]):
         source = "".join(cell.get("source", cell.get("input", "")))
         if cell["cell_type"] == "markdown":
             parts.append(source)
@@ -192,7 +170,9 @@ def _epub(path: Path) -> Parsed:
         files = {item.attrib["id"]: item.attrib["href"] for item in package.iterfind(".//{*}item")}
         chapters = [files[item.attrib["idref"]] for item in package.iterfind(".//{*}itemref")]
         folder = place.rpartition("/")[0]
-        blocks = [block for name in chapters for block in _html(read(f"{folder}/{name}".lstrip("/")).decode()).blocks]
+        blocks = [
+            block for name in chapters for block in html_blocks(read(f"{folder}/{name}".lstrip("/")).decode()).blocks
+        ]
     return Parsed(squeezed(package.findtext(".//{http://purl.org/dc/elements/1.1/}title") or ""), blocks)
 
 
@@ -210,45 +190,33 @@ def _python(text: str) -> Parsed:
     with warnings.catch_warnings():  # about invalid escapes in files of others
         warnings.simplefilter("ignore")
         tree = ast.parse(text)
+    found: list[tuple[float, Block]] = []  # by line
+    for level, node in [(0, tree), *_definitions(tree, 1)]:
+        if level:
+            found += [(node.lineno, Block("definition", node.name, level))]
+            found += [(node.end_lineno + 0.5, Block("heading", "", level))]  # what follows belongs to the level above
+        for part in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
+            found += [(node.body[0].lineno, Block("docstring", squeezed(part)))] if _is_prose(part) else []
     comments: dict[int, str] = {}  # by the last of its lines
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type == tokenize.COMMENT and token.line.lstrip().startswith("#"):
+        is_whole_line = token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")
+        if is_whole_line and not token.string.startswith("#!"):
             line = token.start[0]
-            if token.string.startswith("#!"):
-                continue
             comments[line] = f"{comments.pop(line - 1, '')} {token.string.lstrip('# ')}".strip()
+    found += [(line, Block("comment", comment)) for line, comment in comments.items() if _is_prose(comment)]
     starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
-    blocks = _definition(tree, 0, comments)
-    return Parsed("", [block._replace(offset=starts[max(0, block.offset - 1)]) for block in blocks])
+    found.sort(key=lambda each: each[0])
+    return Parsed("", [block._replace(offset=starts[int(line) - 1]) for line, block in found])
 
 
-def _definition(node: ast.AST, level: int, comments: dict[int, str]) -> Iterator[Block]:
-    """Yield a module, class or function: its name, the prose of its docstring and comments, and what it defines.
-
-    The offset of a block is the number of its line.
-    """
-    if level:
-        yield Block("definition", node.name, level, offset=node.lineno)
-    for part in re.split(r"\n\s*\n", ast.get_docstring(node) or ""):
-        if _is_prose(part):
-            yield Block("docstring", squeezed(part), offset=node.body[0].lineno)
-    inner = list(_defined_in(node))
-    taken = {line for child in inner for line in range(child.lineno, child.end_lineno + 1)}
-    first, last = (node.lineno, node.end_lineno) if level else (0, max(comments, default=0))
-    for line, comment in comments.items():
-        if first <= line <= last and line not in taken and _is_prose(comment):
-            yield Block("comment", comment, offset=line)
-    for child in inner:
-        yield from _definition(child, level + 1, comments)
-    yield Block("heading", "", level or TERM)
-
-
-def _defined_in(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]:
+def _definitions(node: ast.AST, level: int) -> Iterator[tuple[int, ast.FunctionDef | ast.ClassDef]]:
+    """Yield the functions and classes below a node, each with the number of those that it is in, itself included."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield child
-        elif isinstance(child, ast.stmt | ast.excepthandler):  # such as `if` or `try`
-            yield from _defined_in(child)
+        is_definition = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        if is_definition:
+            yield level, child
+        if isinstance(child, ast.stmt | ast.excepthandler):  # also such as `if` or `try`
+            yield from _definitions(child, level + is_definition)
 
 
 def _is_prose(text: str) -> bool:
@@ -258,11 +226,9 @@ def _is_prose(text: str) -> bool:
 
 TEXT_FORMATS: dict[str, Callable[[str], Parsed]] = {
     **{".md": _markdown, ".markdown": _markdown, ".rst": _rst, ".txt": _txt, ".ipynb": _notebook, ".py": _python},
-    **dict.fromkeys((".html", ".htm", ".xhtml"), _html),
+    **dict.fromkeys((".html", ".htm", ".xhtml"), html_blocks),
 }
 BINARY_FORMATS: dict[str, Callable[[Path], Parsed]] = {
     ".epub": _epub,
-    ".pdf": _office,
-    ".docx": _office,
-    ".pptx": _office,
+    **dict.fromkeys((".pdf", ".docx", ".pptx"), _office),
 }

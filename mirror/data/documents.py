@@ -5,7 +5,6 @@ from __future__ import annotations
 import glob
 import logging
 import os
-import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,9 +19,10 @@ from sentencex import segment
 from mirror.common.errors import InputError
 from mirror.data.augmentation import words
 from mirror.data.docstrings import split_name
-from mirror.data.document_formats import BINARY_FORMATS, TEXT_FORMATS, Parsed, parse
+from mirror.data.document_formats import BINARY_FORMATS, TEXT_FORMATS, parse
+from mirror.data.files import ENDINGS as TABLES
 from mirror.data.files import ending_of
-from mirror.data.html_blocks import Block
+from mirror.data.html_blocks import Block, Parsed
 
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ENDINGS = TEXT_FORMATS.keys() | BINARY_FORMATS.keys()
-TABLES = {"csv", "tsv", "json", "jsonl", "parquet"}
 SKIPPED_FOLDERS = {"node_modules", "__pycache__", "venv"}  # and hidden ones
 FEW_FILES = 64  # parsed by one process
+HEADS = ("heading", "definition")  # kinds of blocks that begin a section
 SHOWN_FILES = 5  # of those that cannot be read
 REPEATS = (4, 0.05, 50)  # a paragraph in more files is boilerplate: at least 4, a share of the files, at most 50
 
@@ -82,13 +82,12 @@ def are_documents(paths: Iterable[str]) -> bool:
     Tables at the top of a folder make it one of tables, unless more than .txt files lie beside them.
     """
     for path in map(Path, filter(None, paths)):
-        if not path.is_dir():
-            if path.suffix.lower() in ENDINGS - {".txt"}:
+        if path.is_dir():
+            found = {file.suffix.lower() for file in find_documents([str(path)])}
+            tables = any(ending_of(name) in {*TABLES} - {"txt"} for name in os.listdir(path))
+            if found - {".txt"} or (found and not tables):
                 return True
-            continue
-        found = {file.suffix.lower() for file in find_documents([str(path)])}
-        tables = any(ending_of(name) in TABLES for name in os.listdir(path))
-        if found - {".txt"} or (found and not tables):
+        elif path.suffix.lower() in ENDINGS - {".txt"}:
             return True
     return False
 
@@ -99,24 +98,29 @@ def find_documents(paths: Iterable[str]) -> Iterator[Path]:
     Raises an `InputError` for a path or glob that matches nothing, and for a file that is no document.
     """
     found = {name: [name] if os.path.exists(name) else sorted(glob.glob(name, recursive=True)) for name in paths}
-    for name, matches in found.items():
-        if not matches:
-            raise InputError(f"{name}: no such file or folder")
+    if missing := [name for name, matches in found.items() if not matches]:
+        raise InputError(f"{missing[0]}: no such file or folder")
     for path in (Path(match) for matches in found.values() for match in matches):
-        if not path.is_dir():
-            if path.suffix.lower() not in ENDINGS:
-                raise InputError(f"{path}: not a document; one of {', '.join(sorted(ENDINGS))}")
+        if path.is_dir():
+            yield from _in_folder(path)
+        elif path.suffix.lower() in ENDINGS:
             yield path
+        else:
+            raise InputError(f"{path}: not a document; one of {', '.join(sorted(ENDINGS))}")
+
+
+def _in_folder(path: Path) -> Iterator[Path]:
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, files in os.walk(path, followlinks=True):
+        status = os.stat(folder)
+        if (status.st_dev, status.st_ino) in seen:
+            folders.clear()
             continue
-        seen: set[tuple[int, int]] = set()
-        for folder, folders, files in os.walk(path, followlinks=True):
-            status = os.stat(folder)
-            is_new = (status.st_dev, status.st_ino) not in seen
-            seen.add((status.st_dev, status.st_ino))
-            folders[:] = sorted(name for name in folders if is_new and name[0] != "." and name not in SKIPPED_FOLDERS)
-            for file in (Path(folder, name) for name in sorted(files if is_new else ()) if name[0] != "."):
-                if file.suffix.lower() in ENDINGS and file.exists() and stat.S_ISREG(file.stat().st_mode):
-                    yield file
+        seen.add((status.st_dev, status.st_ino))
+        folders[:] = sorted(name for name in folders if name[0] != "." and name not in SKIPPED_FOLDERS)
+        for file in (Path(folder, name) for name in sorted(files) if name[0] != "."):
+            if file.suffix.lower() in ENDINGS and file.is_file():
+                yield file
 
 
 def read_documents(
@@ -125,10 +129,7 @@ def read_documents(
     """Read files and folders of documents into passages of at most `max_tokens`, special tokens included.
 
     A paragraph that repeats over many files (navigation, a license) is left out. A file that cannot be read is named
-    in a warning. Both are counted in the log.
-
-    Raises:
-        InputError: a path does not exist, or no document has text in it.
+    in a warning. Both are counted in the log. Raises an `InputError` if a path does not exist, or there is no text.
     """
     name, files = " ".join(paths), list(find_documents(paths))
     parsed: list[tuple[str, Parsed]] = []
@@ -139,15 +140,17 @@ def read_documents(
             failed.setdefault(result, []).append(shown)
         else:
             parsed.append((shown, result))
-    for problem, names in failed.items() if parsed else ():
-        logger.warning("%s: left out, %s", _shortened(names), problem)
     if not parsed:
         problems = "; ".join(f"{_shortened(names)}: {problem}" for problem, names in failed.items())
         raise InputError(problems or f"{name}: no documents ({', '.join(sorted(ENDINGS))})")
-    repeated, left_out = _repeated(each for _, each in parsed), 0
-    documents = []
+    for problem, names in failed.items():
+        logger.warning("%s: left out, %s", _shortened(names), problem)
+    # A paragraph that stands in so many files tells nothing of one.
+    files_with = Counter(text for _, result in parsed for text in {block.text for block in result.blocks})
+    least, share, most = REPEATS
+    limit, left_out, documents = min(max(least, share * len(parsed)), most), 0, []
     for file, (title, blocks) in parsed:
-        kept = [block for block in blocks if block.text not in repeated or block.kind in ("heading", "definition")]
+        kept = [block for block in blocks if files_with[block.text] <= limit or not block.text or block.kind in HEADS]
         left_out += len(blocks) - len(kept)
         documents.append(_sections(file, title, kept))
     fit_passages(documents, tokenizer, max_tokens)
@@ -165,9 +168,18 @@ def _parse_all(files: list[Path], num_proc: int | None) -> list[Parsed | str]:
         with ProcessPoolExecutor(num_proc) as pool:
             return list(pool.map(_try_to_parse, files, chunksize=16))
     except BrokenProcessPool as error:
-        raise InputError(
-            "a process that reads documents was killed: out of memory, or a file breaks its parser"
-        ) from error
+        what = "a process that reads documents was killed: out of memory, or a file breaks its parser"
+        raise InputError(what) from error
+
+
+def _try_to_parse(file: Path) -> Parsed | str:
+    try:
+        result = parse(file)
+    except InputError as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+    return result if any(block.text for block in result.blocks) else "no text in it"
 
 
 def _shortened(names: list[str]) -> str:
@@ -175,31 +187,15 @@ def _shortened(names: list[str]) -> str:
     return ", ".join(names[:SHOWN_FILES]) + more
 
 
-def _try_to_parse(file: Path) -> Parsed | str:
-    try:
-        result = parse(file)
-    except (InputError, OSError) as error:
-        return str(error) if isinstance(error, InputError) else error.strerror or str(error)
-    return result if any(block.text for block in result.blocks) else "no text in it"
-
-
-def _repeated(documents: Iterable[Parsed]) -> set[str]:
-    """Return the paragraphs that stand in so many files that they tell nothing of one."""
-    files, counts = 0, Counter()
-    for document in documents:
-        files += 1
-        counts.update({block.text for block in document.blocks})
-    least, share, most = REPEATS
-    return {text for text, count in counts.items() if text and count > min(max(least, share * files), most)}
-
-
 def _sections(file: str, title: str, blocks: list[Block]) -> Document:
     """Put each block under its heading. A title that is no heading of the document becomes the first."""
-    first = next((block.text for block in blocks if block.kind == "heading" and block.level == 1), "")
-    stack = [(0, title)] if title and not first else []
+    headings = [block for block in blocks if block.kind == "heading"]
+    first = next((block.text for block in headings if block.level == 1), "")
+    is_heading = first or title in (block.text for block in headings[:1])  # DocBook's pages begin with an h2
+    stack = [(0, title)] if title and not is_heading else []
     sections = [Section(tuple(text for _, text in stack))]
     for block in blocks:
-        if block.kind not in ("heading", "definition"):
+        if block.kind not in HEADS:
             sections[-1].blocks.append(block)
             continue
         stack = [each for each in stack if each[0] < block.level]
@@ -213,20 +209,19 @@ def _sections(file: str, title: str, blocks: list[Block]) -> Document:
 def fit_passages(documents: list[Document], tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> None:
     """Fill in the passages of all sections: neighboring paragraphs joined up to the limit, longer ones split."""
     room = max_tokens - tokenizer.num_special_tokens_to_add()
-    counter = TokenCounter(tokenizer)
-    counter.prepare(block.text for document in documents for section in document.sections for block in section.blocks)
-    for document in documents:
-        for section in document.sections:
-            pieces = [
-                (block.kind, text, block.offset + max(0, block.text.find(text)))
-                for block in section.blocks
-                if block.kind not in ("heading", "definition")
-                for text in split_text(block.text, room, counter, block.kind)
-            ]
-            heading = " > ".join(section.path)
-            for kind, text, offset in join_pieces(pieces, room, counter):
-                kind = "text" if kind == "line" else kind
-                section.passages.append(Passage(text, document.file, heading, offset, kind))
+    count = TokenCounter(tokenizer)
+    sections = [(document.file, section) for document in documents for section in document.sections]
+    count.prepare(block.text for _, section in sections for block in section.blocks)
+    for file, section in sections:
+        pieces = [
+            (block.kind, text, block.offset + max(0, block.text.find(text)))
+            for block in section.blocks
+            if block.kind not in HEADS
+            for text in split_text(block.text, room, count, block.kind)
+        ]
+        for kind, text, offset in join_pieces(pieces, room, count):
+            kind = "text" if kind == "line" else kind
+            section.passages.append(Passage(text, file, " > ".join(section.path), offset, kind))
 
 
 class TokenCounter:
@@ -260,10 +255,9 @@ def split_text(text: str, room: int, count: TokenCounter, kind: str = "text") ->
     parts = [part.strip() for part in (text.split("\n") if kind == "code" else segment("en", text)) if part.strip()]
     if len(parts) < 2:
         starts = [start for start, _ in words(text)]
+        if len(starts) < 2:
+            return [text]
         parts = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
-        parts = parts if len(parts) > 1 else []
-    if not parts:
-        return [text]
     count.prepare(parts)
     fitting = [(kind, piece, 0) for part in parts for piece in split_text(part, room, count)]
     return [piece for _, piece, _ in join_pieces(fitting, room, count)]

@@ -1,23 +1,21 @@
-"""Names of files, and checks of their bytes before they are read. An error in a file becomes one line that names it."""
+"""Names of files, and their lines. An error in a file becomes one line that names it."""
 
 from __future__ import annotations
 
-import codecs
 import glob
 import gzip
+import io
 import logging
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TextIO
 
-import pyarrow.parquet as pq
 from datasets.exceptions import DatasetGenerationError
 
 from mirror.common.errors import InputError, library_errors
 
 
-logger = logging.getLogger(__name__)
 logging.getLogger("datasets.packaged_modules").setLevel(logging.CRITICAL)  # they log what they raise
 
 ENDINGS = ("txt", "csv", "tsv", "json", "jsonl", "parquet")
@@ -59,65 +57,40 @@ def ending_of(path: Path | str) -> str:
     return Path(path).name.lower().removesuffix(".gz").rpartition(".")[2]
 
 
-def open_text(path: Path) -> TextIO:
-    """Open a text file or .gz to read. Lines end at newlines only, and a byte order mark is no part of the first one."""
-    opener = gzip.open if path.name.lower().endswith(".gz") else open
-    return opener(path, "rt", encoding="utf-8-sig", newline="\n")
-
-
-def check_file(path: Path, strict: bool = False) -> None:
-    """Refuse a damaged file, before a library fails on it, and log the lines of a txt file that are left out.
-
-    Args:
-        strict: refuse a txt file with a line over a megabyte.
-    """
-    if ending_of(path) == "parquet":
-        with reading(str(path)):
-            pq.read_schema(path)
-        return
-    long_lines = check_text_file(path)
-    if ending_of(path) != "txt" or not long_lines:
-        return
-    if strict:
-        raise InputError(f"{path}, line {long_lines[0]}: over 1 MB; break it into texts")
-    logger.warning("%s: %d line(s) over 1 MB left out, first line %d", path, len(long_lines), long_lines[0])
-
-
-def check_text_file(path: Path) -> list[int]:
-    """Refuse a file that is not text, before a library fails on it. Return the numbers of the lines over a megabyte.
+def text_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a text file or .gz with their ends. Only a newline ends one, and a byte order mark is left out.
 
     Raises an `InputError`, which names the line, if the file is empty, not UTF-8, binary, without lines, or a .gz that
     unpacks to far more than text would.
     """
     is_packed = path.name.lower().endswith(".gz")
-    number, length, total, long_lines = 1, 0, 0, []  # `number` and `length` of the line at the end of what was read
-    decode = codecs.getincrementaldecoder("utf-8")().decode
-    with library_errors(str(path)), (gzip.open if is_packed else open)(path, "rb") as file:
+    number, total, encoding = 0, 0, "utf-8-sig"
+    # GzipFile.readline alone takes a microsecond a line.
+    with library_errors(str(path)), io.BufferedReader(gzip.open(path) if is_packed else io.FileIO(str(path))) as file:
         limit = max(MAX_LINE_BYTES, MAX_UNPACKING * path.stat().st_size)
-        while block := file.read(MAX_LINE_BYTES):  # so that only the first line that ends in a block can be too long
-            if b"\0" in block:
-                number += block.count(b"\n", 0, block.index(b"\0"))
+        while line := file.readline(MAX_FILE_WITHOUT_LINES + 2):
+            number, total = number + 1, total + len(line)
+            if b"\0" in line:
                 raise InputError(f"{path}, line {number}: not a text file (a NUL byte)")
-            try:
-                decode(block, final=len(block) < MAX_LINE_BYTES)
-            except UnicodeDecodeError as error:
-                number += error.object.count(b"\n", 0, error.start)
-                what = f"{path}, line {number}: not UTF-8 ({error.reason})"
-                raise InputError(f"{what}; convert it, e.g. with iconv") from error
-            total += len(block)
             if is_packed and total > limit:
                 raise InputError(f"{path}: unpacks to over {MAX_UNPACKING} times its size, which no text does")
-            end = block.find(b"\n")
-            length += len(block) if end < 0 else end
-            if length > (most := MAX_FILE_WITHOUT_LINES):
-                raise InputError(f"{path}, line {number}: not a text file (a line over {most:,} bytes)")
-            if end >= 0:
-                long_lines += [number] if length > MAX_LINE_BYTES else []
-                number += block.count(b"\n")
-                length = len(block) - block.rfind(b"\n") - 1
+            if len(line) > MAX_FILE_WITHOUT_LINES + 1:
+                what = f"{path}, line {number}"
+                raise InputError(f"{what}: not a text file (a line over {MAX_FILE_WITHOUT_LINES:,} bytes)")
+            try:
+                text = line.decode(encoding)
+            except UnicodeDecodeError as error:
+                what = f"{path}, line {number}: not UTF-8 ({error.reason})"
+                raise InputError(f"{what}; convert it, e.g. with iconv") from error
+            encoding = "utf-8"
+            yield text
     if not total:
         raise InputError(f"{path} is empty")
-    return long_lines + ([number] if length > MAX_LINE_BYTES else [])
+
+
+def check_text_file(path: Path) -> None:
+    """Read a text file to its end for the errors of `text_lines`."""
+    deque(text_lines(path), maxlen=0)
 
 
 @contextmanager

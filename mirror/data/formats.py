@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from mirror.common.errors import InputError, one_line
-from mirror.data.files import MAX_FILE_WITHOUT_LINES, MAX_UNPACKING, ending_of, open_text
+from mirror.data.files import MAX_FILE_WITHOUT_LINES, MAX_LINE_BYTES, MAX_UNPACKING, ending_of, text_lines
 
 
 logger = logging.getLogger(__name__)
@@ -34,6 +34,7 @@ CSV_ERRORS = {  # of Python's csv module, and what to do
 }
 
 Cells = Iterator[tuple[int, list]]  # number of a line or row, from 1, and what is in it
+LEFT_OUT: dict[Path, str] = {}  # what a warning says of the files of which lines were left out
 
 
 class Number(str):
@@ -47,9 +48,22 @@ def place(path: Path, number: int) -> str:
 
 def lines_of(path: Path) -> Iterator[str]:
     """Yield the lines of a text file without their ends. Only a newline ends a line."""
-    with open_text(path) as lines:
-        for line in lines:
-            yield line.removesuffix("\n").removesuffix("\r")
+    return (line.removesuffix("\n").removesuffix("\r") for line in text_lines(path))
+
+
+def texts_of(path: Path, strict: bool = False) -> Cells:
+    """Yield number and text of each line of a txt file. One over a megabyte is logged and left out, or refused if `strict`."""
+    long_lines = []
+    for number, line in enumerate(lines_of(path), start=1):
+        if len(line) <= MAX_LINE_BYTES // 4 or len(line.encode()) <= MAX_LINE_BYTES:
+            yield number, [line]
+        elif strict:
+            raise InputError(f"{path}, line {number}: over 1 MB; break it into texts")
+        else:
+            long_lines.append(number)
+    if long_lines:
+        LEFT_OUT[path] = f"{len(long_lines)} line(s) over 1 MB left out, first line {long_lines[0]}"
+        log_left_out(path)
 
 
 def records_of(path: Path) -> Cells:
@@ -57,44 +71,44 @@ def records_of(path: Path) -> Cells:
 
     The separator is that of the ending, of a first line `sep=;`, or the one at which the header splits.
     """
-    with open_text(path) as lines:
-        number, header = 1, next(lines, "")
-        own = separator = "\t" if ending_of(path) == "tsv" else ","
-        if match := re.fullmatch(r'"?sep=(.)"?\r?\n?', header, re.IGNORECASE):  # a line that Excel writes and reads
-            separator, number, header = match[1], 2, next(lines, "")
-        else:
-            counts = {each: _count_fields(header, each) for each in SEPARATORS}
-            if counts[own] < 2:
-                separator = max(SEPARATORS, key=lambda each: (counts[each], each == own))
-        among = "" if separator == own else f" (separated by {separator!r})"
-        if own == "\t" and not among:  # a quotation mark of a tsv is a character like any other
-            reader = None
-            rows = (line.removesuffix("\n").removesuffix("\r").split(separator) for line in chain([header], lines))
-        else:
-            csv.field_size_limit(MAX_FILE_WITHOUT_LINES)  # there is no other way to read a field of over 128 kB
-            rows = reader = csv.reader(chain([header], lines), delimiter=separator, strict=True)
-        first, width = number, 0
-        try:
-            for fields in rows:
-                if not width:
-                    if not any(fields):
-                        break
-                    width = len(fields)
-                    if among:
-                        _log_once(f"Reading {width} columns of {path}{among}")
-                if len(fields) < 2 and not "".join(fields).strip():  # blank; of a single column a row like any other
-                    fields = [""] if width == 1 else None
-                elif len(fields) != width:
-                    found = f"{len(fields)} field{'s' if len(fields) != 1 else ''}, the header has {width}"
-                    raise InputError(f"{path}, line {number}: {found}{among}")
-                if fields:
-                    yield number, fields
-                number = first + reader.line_num if reader else number + 1
-        except csv.Error as error:
-            reason = next((words for part, words in CSV_ERRORS.items() if part in str(error)), one_line(error))
-            raise InputError(f"{path}, line {number}: {reason}") from None
-        if not width:
-            raise InputError(f"{path}, line {first}: no names of columns")
+    lines = text_lines(path)
+    number, header = 1, next(lines)
+    own = separator = "\t" if ending_of(path) == "tsv" else ","
+    if match := re.fullmatch(r'"?sep=(.)"?\r?\n?', header, re.IGNORECASE):  # a line that Excel writes and reads
+        separator, number, header = match[1], 2, next(lines, "")
+    else:
+        counts = {each: _count_fields(header, each) for each in SEPARATORS}
+        if counts[own] < 2:
+            separator = max(SEPARATORS, key=lambda each: (counts[each], each == own))
+    among = "" if separator == own else f" (separated by {separator!r})"
+    if own == "\t" and not among:  # a quotation mark of a tsv is a character like any other
+        reader = None
+        rows = (line.removesuffix("\n").removesuffix("\r").split(separator) for line in chain([header], lines))
+    else:
+        csv.field_size_limit(MAX_FILE_WITHOUT_LINES)  # there is no other way to read a field of over 128 kB
+        rows = reader = csv.reader(chain([header], lines), delimiter=separator, strict=True)
+    first, width = number, 0
+    try:
+        for fields in rows:
+            if not width:
+                if not any(fields):
+                    break
+                width = len(fields)
+                if among:
+                    _log_once(f"Reading {width} columns of {path}{among}", logging.INFO)
+            if len(fields) < 2 and not "".join(fields).strip():  # blank; of a single column a row like any other
+                fields = [""] if width == 1 else None
+            elif len(fields) != width:
+                found = f"{len(fields)} field{'s' if len(fields) != 1 else ''}, the header has {width}"
+                raise InputError(f"{path}, line {number}: {found}{among}")
+            if fields:
+                yield number, fields
+            number = first + reader.line_num if reader else number + 1
+    except csv.Error as error:
+        reason = next((words for part, words in CSV_ERRORS.items() if part in str(error)), one_line(error))
+        raise InputError(f"{path}, line {number}: {reason}") from None
+    if not width:
+        raise InputError(f"{path}, line {first}: no names of columns")
 
 
 def _count_fields(line: str, separator: str) -> int:
@@ -104,14 +118,19 @@ def _count_fields(line: str, separator: str) -> int:
         return 0
 
 
+def log_left_out(path: Path) -> None:
+    """Warn of the lines of a file that are left out, if there are any."""
+    if path in LEFT_OUT:
+        _log_once(f"{path}: {LEFT_OUT[path]}", logging.WARNING)
+
+
 @cache
-def _log_once(line: str) -> None:
-    logger.info(line)
+def _log_once(line: str, level: int) -> None:
+    logger.log(level, line)
 
 
-# No number is converted. Pairs of (key, value) show keys that are there twice.
-_numbers = {"parse_int": Number, "parse_float": Number, "parse_constant": Number}
-_decode, _decode_pairs = json.JSONDecoder(**_numbers).decode, json.JSONDecoder(object_pairs_hook=tuple, **_numbers)
+# No number is converted, and pairs of (key, value) show keys that are there twice.
+_json = json.JSONDecoder(object_pairs_hook=tuple, parse_int=Number, parse_float=Number, parse_constant=Number)
 
 
 def objects_of(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, dict[str, object]]]:
@@ -120,58 +139,50 @@ def objects_of(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, di
     Also read: objects over several lines, a list of texts (as the column `text`), and one object of lists (columns).
     Raises an `InputError`, which names the line or row, if a `wanted` key is there twice.
     """
-    with open_text(path) as lines:
-        first = next((line for line in lines if line.strip()), "").strip()
+    first = next((line for line in text_lines(path) if line.strip()), "").strip()
     is_by_line = not first.startswith("[")
     if is_by_line and ending_of(path) == "json":
         try:
-            _decode(first)
-        except ValueError:
+            _json.decode(first)
+        except (ValueError, RecursionError):
             is_by_line = False
-    for number, row, pairs in _objects_by_line(path, wanted) if is_by_line else _objects_of_whole(path):
-        if not isinstance(row, dict):
+    for number, row in _objects_by_line(path) if is_by_line else _objects_of_whole(path):
+        if not isinstance(row, tuple):
             kind = "a list" if isinstance(row, list) else one_line(repr(row), 40)
             raise InputError(f"{place(path, number)}: {kind} is not a JSON object")
-        if len(pairs) > len(row):
-            keys = [key for key, _ in pairs]
+        values = dict(row)
+        if len(values) < len(row):
+            keys = [key for key, _ in row]
             if twice := [name for name in wanted if keys.count(name) > 1]:
                 raise InputError(f"{place(path, number)}: the key '{twice[0]}' is there twice; rename one")
-        yield number, row
+        yield number, values
 
 
-def _objects_by_line(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, object, tuple]]:
-    quoted = [f'"{name}"' for name in wanted]
-    with open_text(path) as lines:
-        for number, line in enumerate(map(str.strip, lines), start=1):
-            if not line:
-                continue
-            try:
-                row, pairs = _decode(line), ()
-                if sum(map(line.count, quoted)) != len(quoted) or "\\u" in line:  # keys may be spelled with escapes
-                    pairs = _decode_pairs.decode(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise _json_error(path, error, number) from None
-            yield number, row, pairs if isinstance(row, dict) else ()
+def _objects_by_line(path: Path) -> Iterator[tuple[int, object]]:
+    for number, line in enumerate(map(str.strip, text_lines(path)), start=1):
+        try:
+            if line:
+                yield number, _json.decode(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise _json_error(path, error, number) from None
 
 
-def _objects_of_whole(path: Path) -> Iterator[tuple[int, object, tuple]]:
-    with open_text(path) as file:
-        text = file.read()
-    rows, end = [], 0
+def _objects_of_whole(path: Path) -> Iterator[tuple[int, object]]:
+    text, rows, end = "".join(text_lines(path)), [], 0
     try:
         while (end := re.compile(r"\s*").match(text, end).end()) < len(text):
-            row, end = _decode_pairs.raw_decode(text, end)
+            row, end = _json.raw_decode(text, end)
             rows.append(row)
     except (json.JSONDecodeError, RecursionError) as error:
         raise _json_error(path, error) from None
     if len(rows) == 1 and isinstance(whole := rows[0], list):
         rows = [(("text", row),) for row in whole] if whole and type(whole[0]) is str else whole
     elif len(rows) == 1 and whole and all(isinstance(column, list) for _, column in whole):
-        if len({len(column) for _, column in whole}) > 1:
+        names, columns = zip(*whole, strict=True)
+        if len(set(map(len, columns))) > 1:
             raise InputError(f"{path}: its columns have different lengths")
-        rows = [tuple(zip(dict(whole), row, strict=True)) for row in zip(*dict(whole).values(), strict=True)]
-    for number, row in enumerate(rows, start=1):
-        yield (number, dict(row), row) if isinstance(row, tuple) else (number, row, ())
+        rows = [tuple(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return enumerate(rows, start=1)
 
 
 def _json_error(path: Path, error: json.JSONDecodeError | RecursionError, line: int = 0) -> InputError:

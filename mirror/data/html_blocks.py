@@ -17,7 +17,11 @@ INLINE = frozenset(
 LEFT_OUT = frozenset(
     "aside button canvas footer form head iframe nav noscript object script select style svg template thead".split()
 )
-LEFT_OUT_CLASSES = {"headerlink", "anchor-link", "toc", "table-of-contents", "docinfo", "field-list", "sphinxsidebar"}
+# Pages of before HTML 5 name their navigation by classes: Sphinx's, DocBook's (PostgreSQL, Debian) and Bootstrap's.
+LEFT_OUT_CLASSES = frozenset(
+    "anchor-link breadcrumb breadcrumbs docinfo field-list footer headerlink nav navbar navfooter navheader navigation "
+    "pagination related sidebar sphinxsidebar table-of-contents toc".split()
+)
 LEFT_OUT_ROLES = {"navigation", "search", "contentinfo", "banner"}
 
 
@@ -32,19 +36,26 @@ class Block(NamedTuple):
     offset: int = 0  # characters before it
 
 
-def html_blocks(text: str) -> tuple[str, list[Block]]:
-    """Return the title of a page, empty if it has none, and the blocks of its main content."""
+class Parsed(NamedTuple):
+    """A parsed document. `title` is empty where only its first heading names it."""
+
+    title: str
+    blocks: list[Block]
+
+
+def html_blocks(text: str) -> Parsed:
+    """Return the title of a page and the blocks of its main content."""
     from selectolax.lexbor import LexborHTMLParser
 
     tree = LexborHTMLParser(text)
     articles = tree.css("article")
     main = tree.css_first("main") or tree.css_first("[role=main]") or (articles[0] if len(articles) == 1 else None)
     reader = _Reader()
-    if (root := main or tree.body) is not None:
+    if root := main or tree.body:
         reader.read(root)
         reader.end("text")
     title = tree.css_first("head > title")
-    return squeezed(title.text()) if title else "", reader.blocks
+    return Parsed(squeezed(title.text()) if title else "", reader.blocks)
 
 
 class _Reader:
@@ -72,11 +83,11 @@ class _Reader:
                 start = len(self.words)
                 self.words += [" "] if tag in ("br", "td", "th") else []
                 self.read(child)
-                if tag == "a" and attributes.get("href"):
-                    text = squeezed("".join(self.words[start:]))
+                text = squeezed("".join(self.words[start:])) if tag == "a" else ""
+                if text in ("#", "¶"):  # the link of a heading to itself
+                    del self.words[start:]
+                elif text and attributes.get("href"):
                     self.links.append((text, attributes["href"]))
-                    if text in ("#", "¶"):  # the link of a heading to itself
-                        del self.words[start:], self.links[-1:]
                 continue
             self.end("text")
             if tag == "pre":
@@ -85,18 +96,20 @@ class _Reader:
                 continue
             self.read(child)
             acts_as_heading = tag in ("dt", "summary") or (tag == "p" and _is_bold_question(child))
-            self.end("heading" if tag in HEADINGS or acts_as_heading else "text", HEADINGS.get(tag, TERM))
+            if tag in HEADINGS or acts_as_heading:
+                self.end("heading", HEADINGS.get(tag, TERM))
+            else:
+                self.end("text")
             if tag in ("dl", "details"):
                 self.blocks.append(Block("heading", "", TERM))
 
     def end(self, kind: str, level: int = 0) -> None:
         """End a block. One without text is left out, and its ids belong to the next one."""
         text = "".join(self.words)
-        text = text if kind == "code" else squeezed(text)
-        if text:
-            is_heading = kind == "heading"
-            ids = (*self.ids, _slug(text)) if is_heading else tuple(self.ids)
-            self.blocks.append(Block(kind, text, level if is_heading else 0, ids, tuple(self.links)))
+        if text := text if kind == "code" else squeezed(text):
+            if kind == "heading":  # the fragment as GitHub makes it
+                self.ids.append(re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-"))
+            self.blocks.append(Block(kind, text, level, tuple(self.ids), tuple(self.links)))
             self.ids = []
         self.words, self.links = [], []
 
@@ -109,11 +122,6 @@ def _is_bold_question(paragraph) -> bool:
 def squeezed(text: str) -> str:
     """Return a text in one line, with single spaces."""
     return " ".join(text.split())
-
-
-def _slug(heading: str) -> str:
-    """Return the fragment of a heading as GitHub makes it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def located(source: str, blocks: list[Block]) -> list[Block]:

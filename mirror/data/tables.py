@@ -23,8 +23,8 @@ from datasets.iterable_dataset import ArrowExamplesIterable
 from mirror.common.errors import InputError, one_line
 from mirror.data import files, formats
 from mirror.data.cache import arrow_batches, stored_rows
-from mirror.data.files import MAX_LINE_BYTES, check_file, ending_of, reading
-from mirror.data.formats import Number, holds_text, lines_of, objects_of, parquet_rows, place, records_of
+from mirror.data.files import check_text_file, ending_of, reading
+from mirror.data.formats import Cells, Number, holds_text, objects_of, parquet_rows, place, records_of, texts_of
 
 
 PEEKED_ROWS = 1000  # of a JSON file, in which every row has its own keys
@@ -33,8 +33,7 @@ PEEKED_ROWS = 1000  # of a JSON file, in which every row has its own keys
 def columns_of(path: Path, only_texts: bool = False) -> list[str]:
     """Return the names of the columns of a file, of JSON those in its first 1,000 rows. A txt file has `text`.
 
-    Args:
-        only_texts: leave out the columns of JSON and parquet files that hold something else.
+    `only_texts` leaves out the columns of JSON and parquet files that hold something else.
     """
     ending = ending_of(path)
     with reading(str(path)):
@@ -73,11 +72,9 @@ def read_table(
         InputError: the file is damaged, lacks a column, holds something else than text, or has an id twice. Names the
             line or row.
     """
-    check_file(path)
     values = [name for name in dict.fromkeys([*values, *([key] if key else [])]) if name not in texts]
-    columns = [*texts, *values]
     arguments = {"texts": tuple(texts), "values": tuple(values), "optional": tuple(optional), "choose": choose}
-    table = rows_of_file(path, _records, arguments, columns)
+    table = rows_of_file(path, _records, arguments, [*texts, *values])
     if key is not None:
         check_ids(table, key, str(path))
     return table
@@ -90,15 +87,32 @@ def read_rows(
     optional: Sequence[str] = (),
     choose: str = "",
     is_only: bool = False,
+    strict: bool = False,
 ) -> Iterator[tuple[int, list[str]]]:
     """Yield the number of each row, or of the line where it begins, and its cells: those of `texts`, then of `values`.
 
-    The arguments and errors are those of `read_table`. `is_only`: a row with any other column is an error.
+    The arguments and errors are those of `read_table`. `is_only`: a row with any other column is an error. `strict`: so
+    is a line of a txt file over a megabyte.
     """
     path, wanted = Path(path), [*texts, *values]
     required = [name for name in wanted if name not in optional]
     with reading(str(path)):
-        for number, cells in _cells_of(path, wanted, required, texts, choose, is_only):
+        if ending_of(path) in ("json", "jsonl"):
+            rows = _json_cells(path, wanted, required, choose, is_only)
+        else:
+            names = columns_of(path)
+            check_columns(str(path), required, names, choose)
+            if twice := [name for name in wanted if names.count(name) > 1]:
+                raise InputError(f"{path}, line 1: two columns have the name '{twice[0]}'; rename one")
+            if ending_of(path) == "parquet":
+                rows = parquet_rows(path, wanted, texts)
+            elif ending_of(path) == "txt":
+                rows = texts_of(path, strict)
+            else:
+                places = [names.index(name) if name in names else None for name in wanted]
+                records = islice(records_of(path), 1, None)
+                rows = ((number, [None if at is None else row[at] for at in places]) for number, row in records)
+        for number, cells in rows:
             for at, cell in enumerate(cells):
                 if type(cell) is not str or not cell.isascii():
                     try:
@@ -108,31 +122,7 @@ def read_rows(
             yield number, cells
 
 
-def _cells_of(
-    path: Path, wanted: list[str], required: list[str], texts: Sequence[str], choose: str, is_only: bool
-) -> Iterator[tuple[int, list]]:
-    if ending_of(path) in ("json", "jsonl"):
-        yield from _json_cells(path, wanted, required, choose, is_only)
-        return
-    names = columns_of(path)
-    check_columns(str(path), required, names, choose)
-    if twice := [name for name in wanted if names.count(name) > 1]:
-        raise InputError(f"{path}, line 1: two columns have the name '{twice[0]}'; rename one")
-    if ending_of(path) == "parquet":
-        yield from parquet_rows(path, wanted, texts)
-        return
-    places = [names.index(name) if name in names else None for name in wanted]
-    is_txt = ending_of(path) == "txt"
-    rows = enumerate(([line] for line in lines_of(path)), 1) if is_txt else islice(records_of(path), 1, None)
-    for number, row in rows:
-        # A long line of a txt file is no text. `check_file` has logged it.
-        if not is_txt or len(row[0]) <= MAX_LINE_BYTES // 4 or len(row[0].encode()) <= MAX_LINE_BYTES:
-            yield number, row if is_txt else [None if at is None else row[at] for at in places]
-
-
-def _json_cells(
-    path: Path, wanted: list[str], required: list[str], choose: str, is_only: bool
-) -> Iterator[tuple[int, list]]:
+def _json_cells(path: Path, wanted: list[str], required: list[str], choose: str, is_only: bool) -> Cells:
     names: dict[str, None] = {}
     for number, row in objects_of(path, wanted):
         if not names.keys() >= row.keys():
@@ -159,8 +149,8 @@ def _as_text(cell: object, is_value: bool) -> str:
     if is_value and isinstance(cell, Number | bool):
         return str(cell) if isinstance(cell, str) else json.dumps(cell)
     if type(cell) is not str:
-        kinds = {list: "a list", tuple: "an object", dict: "an object", Number: f"the number {cell!s:.40}"}
-        quotes = "" if isinstance(cell, list | tuple | dict) else "put it in quotes or "
+        kinds = {list: "a list", tuple: "an object", Number: f"the number {cell!s:.40}"}
+        quotes = "" if isinstance(cell, list | tuple) else "put it in quotes or "
         raise ValueError(f"{kinds.get(type(cell)) or json.dumps(cell)}, not a text; {quotes}choose another column")
     try:
         cell.encode()
@@ -191,12 +181,12 @@ def rows_of_file(
 ) -> Dataset | IterableDataset:
     """Return the rows of strings that `generate(path, **arguments)` yields: a stream, or stored on disk.
 
-    Args:
-        generate: a function of a module. Its source is part of what the stored rows are found by.
-        arguments: plain data. No lists, which a stream would split among its workers.
-        columns: the names of the cells of a row.
+    `generate` is a function of a module, whose source is part of what the stored rows are found by. `arguments` are plain
+    data without lists, which a stream would split among its workers. `columns` name the cells of a row.
     """
     if streaming:
+        if ending_of(path) != "parquet":
+            check_text_file(path)  # to its end, before anything long starts
         features = Features({name: Value("string") for name in columns})
         arguments = {"generate": generate, "path": str(path), "arguments": arguments, "columns": tuple(columns)}
         # Faster than `from_generator`, which converts every row on its own.

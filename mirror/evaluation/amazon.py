@@ -118,11 +118,7 @@ def train_dev_rows(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_reviews(files: Iterable[DataFile], data_dir: Path) -> tuple[Columns, np.ndarray]:
-    """Read N reviews of several files, one after the other.
-
-    Returns:
-        The columns `summary` and `text`, and (N,) bool, True for more than three stars.
-    """
+    """Read N reviews of several files: the columns `summary` and `text`, and (N,) bool, True for more than three stars."""
     reviews: Columns = {"summary": [], "text": []}
     positive = []
     for file in files:
@@ -139,11 +135,9 @@ def read_reviews(files: Iterable[DataFile], data_dir: Path) -> tuple[Columns, np
 def encoded(
     files: Iterable[DataFile], encode: Encode, data_dir: Path, scale: float | None = None
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Encode the reviews of files of one language in one call of `encode`.
+    """Encode the reviews of files of one language in one call of `encode`: features (N, 4D), labels (N,), and the scale.
 
-    Returns:
-        Features (N, 4D), labels (N,), and what the vectors were divided by: `scale`, or their root mean square. That of
-        English is used for all languages, so nothing is fitted to a test language.
+    The vectors are divided by `scale`, or by their root mean square. That of English is used for all languages.
     """
     columns, labels = read_reviews(files, data_dir)
     vectors = encode(columns["summary"] + columns["text"])  # (2N, D)
@@ -188,9 +182,9 @@ class ReviewClassifier(nn.Module):
 def train_classifier(
     encoder: Encoder, train: tuple[Columns, np.ndarray], dev: tuple[Columns, np.ndarray]
 ) -> tuple[ReviewClassifier, int]:
-    """Train a copy of `encoder` on reviews and their (N,) bool labels. The random state of the caller is not changed.
+    """Train a copy of `encoder` on reviews and their (N,) bool labels. Return the best epoch's classifier by dev, and the epoch.
 
-    Returns the classifier of the epoch with the best accuracy on dev, and which epoch that is, from 1.
+    The random state of the caller is not changed.
     """
     best: tuple[float, int, dict] = (-1.0, 0, {})
     with torch.random.fork_rng():

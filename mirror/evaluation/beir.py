@@ -6,26 +6,23 @@ judgments: `qrels/SPLIT.*` or `qrels.*` with `query-id`, `corpus-id` and `score`
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
-from mirror.common.errors import InputError, library_errors, one_line
+from mirror.common.errors import InputError, one_line
 from mirror.common.vectors import top_k, unit_length
-from mirror.data.files import check_file, ending_of, open_text
+from mirror.data.files import ending_of, text_lines
 from mirror.data.formats import place
 from mirror.data.tables import columns_of, read_rows
-from mirror.evaluation.lexical import BM25
-from mirror.evaluation.ranking import DEPTH, MAIN, Sample, fuse, measure, summarize
-from mirror.evaluation.tables import TABLE_ENDINGS, FileTask, find_column, parse_number, stem, version_of
-from mirror.evaluation.task import DataFile, Task
+from mirror.evaluation.ranking import BM25, DEPTH, MAIN, Sample, fuse, measure, summarize
+from mirror.evaluation.tables import TABLE_ENDINGS, file_task, find_column, parse_number, stem
+from mirror.evaluation.task import Task
 from mirror.modeling.encoder import Encode, encode_sides
 
 
@@ -38,6 +35,7 @@ QREL_COLUMNS = (
     ("score", "relevance", "rel"),
 )
 QREL_ENDINGS = (*TABLE_ENDINGS, "txt", "trec", "qrels")
+NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 BLOCK = 65_536  # documents whose vectors are in memory at once
 
 
@@ -54,13 +52,10 @@ class SearchData:
     @cached_property
     def lexical(self) -> list[list[str]]:
         """Return the best documents of each query by BM25."""
-        return self._named(BM25(self.documents).search(self.queries, DEPTH))
+        return self.named(BM25(self.documents).search(self.queries, DEPTH))
 
-    def search(self, encode: Encode) -> list[list[str]]:
-        """Return the best documents of each query by the cosine of their vectors."""
-        return self._named(search(encode, self.queries, self.documents)[1].tolist())
-
-    def _named(self, found: Sequence[Sequence[int]]) -> list[list[str]]:
+    def named(self, found: Sequence[Sequence[int]]) -> list[list[str]]:
+        """Return the ids of rows."""
         return [[self.ids[row] for row in rows] for rows in found]
 
 
@@ -69,11 +64,8 @@ def search(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the `depth` documents with the highest cosine for each query, best first, equal ones by lowest row.
 
-    Vectors of 65,536 documents are in memory at once, so a corpus may be larger than memory. Queries and documents get
-    their prompts where `encode` has some (`encode_sides`).
-
-    Returns:
-        cosines (Q, depth) float32 and rows (Q, depth) int64. `depth` is at most the number of documents.
+    Returns cosines (Q, depth) float32 and rows (Q, depth) int64, fewer for fewer documents. Vectors of 65,536 documents are in
+    memory at once. Queries and documents get their prompts where `encode` has some (`encode_sides`).
     """
     of_queries, vectors = encode_sides(encode, queries, documents[:BLOCK])
     of_queries = unit_length(of_queries)
@@ -88,54 +80,33 @@ def search(
 
 
 def folder_task(folder: Path, split: str | None = None) -> Task:
-    """Return the task of a folder in BEIR's layout, named by the folder.
+    """Return the task of a folder in BEIR's layout, named by the folder. `split` is of the qrels: `test`, or the only one.
 
-    Args:
-        split: of the qrels. Default: `test`, or the only one.
-
-    Raises:
-        InputError: A file is missing or wrong. The message names the file, the row and the id.
+    A file that is missing or wrong is an `InputError` with the file, the row and the id.
     """
     folder = folder.resolve()
     paths = (_table(folder, "corpus"), _table(folder, "queries"), _qrels(folder, split))
-    files = tuple(DataFile(str(path), ()) for path in paths)
     protocol = (
         f"documents ranked by cosine among all, {paths[2].relative_to(folder)}; bm25: BM25 without stemming; fusion: "
         f"reciprocal ranks of both, k 60, top {DEPTH} of each"
     )
-    fields = {"dataset": folder.name, "check_other_data": partial(load, *paths)}
-    return FileTask(folder.name, MAIN, protocol, files, partial(score_search, paths), **fields)
+    return file_task(folder.name, MAIN, protocol, folder.name, load, paths, score_search)
 
 
-def score_search(paths: tuple[Path, Path, Path], encode: Encode, data_dir: Path) -> dict:
-    """Score an encoder, BM25 and the fusion of both, each with intervals (`ranking.summarize`).
-
-    `samples` are those of nDCG@10, for paired comparisons.
-    """
-    data = load(*paths)
-    ranked = data.search(encode)
+def score_search(data: SearchData, encode: Encode) -> dict:
+    """Score an encoder, BM25 and the fusion of both, each with intervals (`ranking.summarize`)."""
+    ranked = data.named(search(encode, data.queries, data.documents)[1].tolist())
     runs = {"encoder": ranked, "bm25": data.lexical, "fusion": fuse(ranked, data.lexical)}
     values = {name: measure(run, data.qrels) for name, run in runs.items()}
     summaries = {name: summarize(each) for name, each in values.items()}
-    return {
-        "main_score": summaries["encoder"][MAIN],
-        "num_examples": len(data.queries),
-        **summaries["encoder"],
-        "bm25": summaries["bm25"],
-        "fusion": summaries["fusion"],
-        "documents": len(data.ids),
-        "queries_without_qrels": data.unjudged,
-        "samples": {name: Sample.mean_of(values[name][MAIN]) for name in ("encoder", "bm25")},
-    }
+    samples = {name: Sample.mean_of(values[name][MAIN]) for name in ("encoder", "bm25")}  # for paired comparisons
+    fields = {"main_score": summaries["encoder"][MAIN], "num_examples": len(data.queries), **summaries.pop("encoder")}
+    fields |= {**summaries, "documents": len(data.ids), "queries_without_qrels": data.unjudged}
+    return fields | {"samples": samples}
 
 
 def load(corpus: Path, queries: Path, qrels: Path) -> SearchData:
-    """Read and check a folder's files, or return what an earlier call read from the same files."""
-    return _load(corpus, queries, qrels, tuple(map(version_of, (corpus, queries, qrels))))
-
-
-@lru_cache(maxsize=4)
-def _load(corpus: Path, queries: Path, qrels: Path, versions: tuple) -> SearchData:
+    """Read and check a folder's files."""
     documents, empty = _texts(corpus, "document")
     if empty:
         line = "%s: document '%s' has no text; %d in all have none and are kept"
@@ -153,12 +124,7 @@ def _load(corpus: Path, queries: Path, qrels: Path, versions: tuple) -> SearchDa
 
 
 def _texts(path: Path, what: str) -> tuple[dict[str, str], list[tuple[int, str]]]:
-    """Read the texts of a file by id, of documents after their title and a space, as BEIR joins them.
-
-    Returns:
-        The texts, and the numbers of the rows and the ids of those that are empty.
-    """
-    check_file(path)
+    """Read the texts of a file by id, documents with their titles as in BEIR, and the rows and ids of those that are empty."""
     known = columns_of(path)
     id_column, text_column = (find_column(path, known, names) for names in (IDS, ("text",)))
     titles = ["title"] if what == "document" and "title" in known else []
@@ -181,8 +147,12 @@ def read_qrels(
     path: Path, documents: dict[str, str], queries: dict[str, str], names: tuple[Path, Path]
 ) -> dict[str, dict[str, float]]:
     """Read the relevance of documents, by query and document id."""
+    rows = _trec_rows(path) if ending_of(path) not in ("parquet", "json", "jsonl") else []
+    if not rows:
+        known = columns_of(path)
+        rows = read_rows(str(path), (), [find_column(path, known, names) for names in QREL_COLUMNS])
     judged: dict[str, dict[str, float]] = {}
-    for row, (query, document, score) in _qrel_rows(path):
+    for row, (query, document, score) in rows:
         where, pair = place(path, row), f"query '{one_line(query, 80)}' and document '{one_line(document, 80)}'"
         if query not in queries:
             raise InputError(f"{where}: query '{one_line(query, 80)}' is not in {names[1].name}")
@@ -200,42 +170,32 @@ def read_qrels(
     return {id: judged[id] for id in queries if id in judged}
 
 
-def _qrel_rows(path: Path) -> Iterable[tuple[int, Sequence[str]]]:
-    """Yield the number and (query, document, score) of each row: of a table, or of lines as TREC has them."""
-    check_file(path)
-    if ending_of(path) not in ("parquet", "json", "jsonl") and (rows := _trec_rows(path)):
-        return rows
-    known = columns_of(path)
-    return read_rows(str(path), (), [find_column(path, known, names) for names in QREL_COLUMNS])
-
-
 def _trec_rows(path: Path) -> list[tuple[int, Sequence[str]]]:
     """Read lines of three or four fields without a header. Empty if the first line is none of these."""
-    with library_errors(str(path)), open_text(path) as file:
-        first = file.readline().split()
-        if len(first) not in (3, 4) or not _is_number(first[-1]):
-            return []
-        rows = [(number, line.split()) for number, line in enumerate(file, start=2) if line.strip()]
+    lines = text_lines(path)
+    first = next(lines).split()
+    if len(first) not in (3, 4) or not re.fullmatch(NUMBER, first[-1]):
+        return []
+    rows = [(number, line.split()) for number, line in enumerate(lines, start=2) if line.strip()]
     for number, fields in rows:
         if len(fields) != len(first):
             raise InputError(f"{path}, line {number}: {len(fields)} fields, and line 1 has {len(first)}")
     return [(number, (fields[0], *fields[-2:])) for number, fields in [(1, first), *rows]]
 
 
-def _is_number(text: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return math.isfinite(float(text))
-    return False
-
-
 def _table(folder: Path, name: str) -> Path:
     """Return the file `name.*` of a folder."""
     found = sorted(path for path in folder.glob(f"{name}.*") if ending_of(path) in TABLE_ENDINGS)
-    if len(found) == 1:
-        return found[0]
-    if found:
+    if not found:
+        endings = f"{name}.jsonl (or {', '.join(TABLE_ENDINGS[:-1])}, also .gz)"
+        raise InputError(f"{folder}: no {name} file; it needs {endings}")
+    return _only(folder, found)
+
+
+def _only(folder: Path, found: Sequence[Path]) -> Path:
+    if len(found) > 1:
         raise InputError(f"{folder} has {' and '.join(path.name for path in found)}; keep one of them")
-    raise InputError(f"{folder}: no {name} file; it needs {name}.jsonl (or {', '.join(TABLE_ENDINGS[:-1])}, also .gz)")
+    return found[0]
 
 
 def _qrels(folder: Path, split: str | None) -> Path:
@@ -246,10 +206,8 @@ def _qrels(folder: Path, split: str | None) -> Path:
             name = re.sub(r"^qrels[-_.]?", "", stem(path)) if path.parent == folder else stem(path)
             named.setdefault(name, []).append(path)
     wanted = split if split is not None else "test" if "test" in named or len(named) != 1 else next(iter(named))
-    if len(found := named.get(wanted, [])) == 1:
-        return found[0]
-    if found:
-        raise InputError(f"{folder} has {' and '.join(path.name for path in found)}; keep one of them")
+    if wanted in named:
+        return _only(folder, named[wanted])
     if not named:
         raise InputError(f"{folder}: no qrels; it needs qrels/test.tsv with query-id, corpus-id and score")
     has = " ".join(f"{folder.name}:{name}" for name in named if name) or "one without a name"

@@ -34,8 +34,8 @@ SELF_LEARNING_ROUNDS = 50
 def tasks(data_dir: Path, options: Options) -> list[Task]:
     """Return tasks for the paper's six language pairs and for every other pair with a test dictionary in the folder.
 
-    Without `bli_vocabulary` the candidates are the words of the dictionaries, which makes the search easier than among the
-    200,000 words used in the literature. It is a file of words to add, whose path may contain "{language}".
+    The candidates are the words of the dictionaries, far fewer than the 200,000 of the literature, and those of
+    `bli_vocabulary`, a file whose path may contain "{language}".
     """
     found = {path.name.removesuffix(".test2k.tsv") for path in (data_dir / "bli").glob("*-*.test2k.tsv")}
     pairs = sorted(found.union(PAPER_PAIRS))
@@ -54,9 +54,8 @@ def _task(data_dir: Path, options: Options, pair: str, group: str) -> Task:
     two_encoders = group == "bli" and bool(options.second_model_name_or_path)
     encoders = "an encoder for each language" if two_encoders else "one encoder for both languages"
     fit = "Procrustes, self-learning" if options.bli_self_learning else "Procrustes"
-    protocol = (
-        f"{encoders}; unit length, centred; {fit} on {seeds[0]}; CSLS k={NEIGHBORS} among the target words of {words}"
-    )
+    among = f"CSLS k={NEIGHBORS} among the target words of {words}"
+    protocol = f"{encoders}; unit length, centred; {fit} on {seeds[0]}; {among}"
     files = (*needed, *others, *([word_list] if word_list else []))
     scored = partial(score, pair, seeds, word_list, options.bli_self_learning)
     dataset = f"bilingual lexicon induction{', one encoder' if group == 'bli_joint' else ''} ({pair})"
@@ -74,25 +73,18 @@ def score(
     data_dir: Path,
     second_encode: Encode | None = None,
 ) -> dict:
-    """Compute accuracy@1 and MRR by CSLS and by cosine for each training dictionary.
+    """Compute accuracy@1 and MRR by CSLS and by cosine for each training dictionary of `seeds`. The first one's CSLS counts.
 
-    Args:
-        pair: Source and target language, such as "en-fr".
-        seeds: Names of the training dictionaries. The main score is accuracy@1 by CSLS with the first one.
-        word_list: Additional target words.
-
-    Raises:
-        InputError: The two encoders have vectors of different sizes, between which there is no orthogonal map.
+    Encoders with vectors of different sizes are an `InputError`: there is no orthogonal map between them.
     """
-    languages = pair.split("-")
-    source_words, target_words = vocabulary(data_dir, languages[0]), vocabulary(data_dir, languages[1], word_list)
+    first, second = pair.split("-")
+    source_words, target_words = vocabulary(data_dir, first), vocabulary(data_dir, second, word_list)
     source = normalize(encode(source_words))  # (S, D)
     target = normalize((second_encode or encode)(target_words))  # (T, D)
     if (one := source.shape[1]) != (other := target.shape[1]):
-        raise InputError(
-            f"the encoders of the two languages have vectors of {one} and {other} dimensions, and BLI maps one space to "
-            f"the other; use models of one size, or --truncate_dim {min(one, other)}"
-        )
+        sizes = f"{one} and {other} dimensions, and BLI maps one space to the other"
+        fix = f"use models of one size, or --truncate_dim {min(one, other)}"
+        raise InputError(f"the encoders of the two languages have vectors of {sizes}; {fix}")
     row_of_source, row_of_target = ({word: row for row, word in enumerate(w)} for w in (source_words, target_words))
 
     def rows_of(name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -134,8 +126,8 @@ def normalize(vectors: np.ndarray) -> np.ndarray:
 def csls_entries(queries: np.ndarray, entries: np.ndarray, k: int = NEIGHBORS) -> np.ndarray:
     """Augment entries (N, D) to (N, D + 1), so that their inner products with `csls_queries` rank them by CSLS.
 
-    CSLS(x, y) = 2 cos(x, y) - r(x) - r(y), where r is the mean cosine to the k nearest neighbors in the other language.
-    r(x) is the same for all candidates of a query, and r(y) is stored in one extra dimension. All vectors have unit length.
+    CSLS(x, y) = 2 cos(x, y) - r(x) - r(y), where r is the mean cosine to the k nearest neighbors in the other language. r(x) is
+    the same for all candidates, and r(y) is the extra dimension. All vectors have unit length.
     """
     return np.hstack([entries, mean_top_k(entries, queries, k)[:, None]])
 
@@ -146,12 +138,10 @@ def csls_queries(queries: np.ndarray) -> np.ndarray:
 
 
 def refine(source: np.ndarray, target: np.ndarray, mapping: np.ndarray, tolerance: float = 1e-6) -> np.ndarray:
-    """Refine a map by self-learning: induce a dictionary by CSLS, fit the map to it, and repeat until convergence.
+    """Refine a map by self-learning: induce a dictionary by CSLS in both directions, fit the map to it, and repeat.
 
-    Each source word is paired with its nearest target word, and each target word with its nearest source word. Follows
-    Artetxe et al. (2018), §3.3, but starts from a given map and omits random dropout of pairs, whitening and re-weighting,
-    so the map stays orthogonal and the result is deterministic. Stops when the mean cosine of the induced pairs increases
-    by less than `tolerance`, or after 50 rounds. `source` is (S, D), `target` (T, D), both normalized, `mapping` (D, D).
+    Follows Artetxe et al. (2018), §3.3, from a given map and without random dropout of pairs, whitening and re-weighting. Stops
+    when the mean cosine of the induced pairs increases by less than `tolerance`, or after 50 rounds. All are normalized.
     """
     best = -np.inf
     for _ in range(SELF_LEARNING_ROUNDS):

@@ -7,8 +7,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from mirror.common.errors import InputError, did_you_mean
+from mirror.data.files import ending_of
 from mirror.evaluation import amazon, bli, geometry, labeled_pairs, linking, retrieval, sts, transfer
-from mirror.evaluation.own_tasks import is_own, own_task
+from mirror.evaluation.beir import folder_task
+from mirror.evaluation.mteb_tasks import PREFIX, mteb_task
+from mirror.evaluation.own_tables import table_task
+from mirror.evaluation.tables import TABLE_ENDINGS
 from mirror.evaluation.task import Options, Task
 
 
@@ -36,12 +40,9 @@ def all_groups(tasks: dict[str, Task]) -> dict[str, list[str]]:
 
 
 def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
-    """Turn the values of --tasks into tasks, each once, in the requested order.
+    """Turn the values of --tasks (names of tasks and groups, paths, `mteb:NAME`) into tasks, each once, in the requested order.
 
-    They are names of tasks and groups, paths of folders and files, and `mteb:NAME` (`own_tasks.own_task`).
-
-    Raises:
-        InputError: A name is unknown, a file cannot be read, or two tasks have the same name.
+    An unknown name, a file that cannot be read and two tasks of one name are an `InputError`.
     """
     groups = all_groups(tasks)
     chosen: dict[str, Task] = {}
@@ -59,6 +60,29 @@ def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
             if chosen.setdefault(task.name, task).files != task.files:
                 raise InputError(f"--tasks {name}: another task is called '{task.name}' too; rename one of them")
     return list(chosen.values())
+
+
+def is_own(name: str) -> bool:
+    """Return whether a value of --tasks is a path or `mteb:NAME`, and not the name of a built-in task."""
+    exists = os.path.exists(name)  # pathlib raises for long names
+    is_path = exists or "/" in name or ending_of(Path(name)) in TABLE_ENDINGS
+    return is_path or name.startswith(PREFIX) or os.path.isdir(name.rpartition(":")[0])
+
+
+def own_task(name: str) -> Task:
+    """Return the task of `FOLDER`, `FOLDER:SPLIT`, `FILE` or `mteb:NAME`. Raise an `InputError` where none fits."""
+    if name.startswith(PREFIX):
+        return mteb_task(name)
+    folder, _, split = name.rpartition(":")
+    if os.path.isdir(name):
+        return folder_task(Path(name))
+    if not os.path.exists(name) and os.path.isdir(folder):
+        return folder_task(Path(folder), split)
+    if not os.path.isfile(name):
+        raise InputError(f"{name}: no such file")
+    if ending_of(Path(name)) not in TABLE_ENDINGS:
+        raise InputError(f"{name}: unknown ending; one of {', '.join(TABLE_ENDINGS)}, each also as .gz")
+    return table_task(Path(name))
 
 
 def dataset_of(name: str) -> dict[str, str]:
@@ -86,6 +110,5 @@ def listing(tasks: dict[str, Task], data_dir: Path) -> str:
             longest = max(map(len, cells)) + 2
             step = 100 // longest  # a line has about 100 characters
             rows = (cells[start : start + step] for start in range(0, len(cells), step))
-            lines.append(f"  {protocol}")
-            lines += ["    " + "".join(cell.ljust(longest) for cell in row).rstrip() for row in rows]
+            lines += [f"  {protocol}", *("    " + "".join(c.ljust(longest) for c in row).rstrip() for row in rows)]
     return "\n".join(lines)

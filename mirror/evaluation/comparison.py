@@ -15,8 +15,8 @@ import numpy as np
 from scipy.stats import gmean
 
 from mirror.common.vectors import ranks_in_scores
-from mirror.evaluation.own_text import OwnTextTest
-from mirror.evaluation.ranking import Sample, interval
+from mirror.evaluation.own_text import OwnTextTest, short
+from mirror.evaluation.ranking import Sample, interval, margin
 from mirror.evaluation.run import PreparedTask
 from mirror.modeling.encoder import Encode, Encoder
 
@@ -64,10 +64,10 @@ class Difference:
         return self.low is not None and self.low > 0
 
     def __str__(self) -> str:
-        change = _short(self.change)
+        change = short(self.change)
         if self.low is None:
             return f"{self.first} over {self.second} by {change} (no interval for these tasks)"
-        change += f" ± {_short((self.high - self.low) / 2)}"
+        change += f" ± {short((self.high - self.low) / 2)}"
         if self.told_apart:
             return f"{self.first} over {self.second} by {change}"
         return f"{self.first} and {self.second} are not told apart ({change})"
@@ -75,19 +75,18 @@ class Difference:
 
 def by_own_text(name: str, encode: Encode, tests: Sequence[OwnTextTest]) -> System:
     """Score an encoder by tests without labels. The score of a test is its mean reciprocal rank."""
-    return _by_ranks(name, {test.kind: test.ranks(encode) for test in tests})
+    return _by_ranks(name, tests, [test.ranks(encode) for test in tests])
 
 
 def lexical_by_own_text(tests: Sequence[OwnTextTest]) -> System:
     """Score BM25 by the same tests. An answer without a word of the query ranks below all that have one."""
-    return _by_ranks(
-        LEXICAL, {test.kind: ranks_in_scores(test.lexical_scores(), np.arange(len(test.answers))) for test in tests}
-    )
+    return _by_ranks(LEXICAL, tests, [ranks_in_scores(t.lexical_scores(), np.arange(len(t.answers))) for t in tests])
 
 
-def _by_ranks(name: str, ranks: dict[str, np.ndarray]) -> System:
-    scores = {kind: float((1 / each).mean()) for kind, each in ranks.items()}
-    return System(name, scores, {kind: Sample.mean_of(1 / each) for kind, each in ranks.items()}, mean=gmean)
+def _by_ranks(name: str, tests: Sequence[OwnTextTest], ranks: Sequence[np.ndarray]) -> System:
+    scores = {test.kind: float((1 / each).mean()) for test, each in zip(tests, ranks, strict=True)}
+    samples = {test.kind: test.sample(1 / each) for test, each in zip(tests, ranks, strict=True)}
+    return System(name, scores, samples, mean=gmean)
 
 
 def by_tasks(
@@ -106,22 +105,13 @@ def by_tasks(
 
 
 def rank(systems: Sequence[System]) -> tuple[list[System], dict[str, float | None], list[Difference]]:
-    """Sort systems by their score, best first.
-
-    Returns:
-        The systems, half the width of the 95% interval of each score, and the difference of each from the next.
-    """
+    """Sort systems by score, best first. Also return the margin of each score's 95% interval, and each difference to the next."""
     order = sorted(systems, key=lambda system: -system.score)
     draws = {system.name: system.draws() for system in order}
-    ends = {name: (None, None) if each is None else interval(each) for name, each in draws.items()}
-    margins = {name: None if low is None else float(high - low) / 2 for name, (low, high) in ends.items()}
+    margins = {name: None if each is None else margin(each) for name, each in draws.items()}
     differences = []
     for better, worse in pairwise(order):
         both = draws[better.name], draws[worse.name]
         low, high = (None, None) if any(each is None for each in both) else map(float, interval(both[0] - both[1]))
         differences.append(Difference(better.name, worse.name, better.score - worse.score, low, high))
     return order, margins, differences
-
-
-def _short(number: float) -> str:
-    return f"{number:.3f}".replace("0.", ".", 1)

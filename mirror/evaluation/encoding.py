@@ -41,10 +41,7 @@ class EncodeSettings:
 
 
 def make_encode(encoder: Encoder, settings: EncodeSettings, model_sha256: str | None = None) -> EncodeByRole:
-    """Wrap the encoder's `encode` as requested by `settings`. `model_sha256` is `fingerprint(encoder)`, if it is known.
-
-    Settings that do not fit the embeddings, or a file `fit_on` that cannot be read, are an `InputError`.
-    """
+    """Wrap the encoder's `encode` as requested by `settings`. `model_sha256` is `fingerprint(encoder)`, if it is known."""
     known = {encoder.prompt: model_sha256}
     return encoder.by_role(lambda each: _wrap(each, settings, known.get(each.prompt)))
 
@@ -109,17 +106,15 @@ def shared_among_processes(encode: Encode) -> Encode:
 
 
 def removing_components(encode: Encode, num_components: int, components: np.ndarray | None = None) -> Encode:
-    """Wrap `encode` so that principal components are removed from its vectors.
+    """Wrap `encode` so that `components`, or else the first ones of the vectors of each call, are removed.
 
-    `components` are (num_components, D), or None for those of the vectors of each call. Each call then counts as one language:
-    Tatoeba, PAWS-X and the Amazon reviews encode each language in a separate call.
+    Tatoeba, PAWS-X and the Amazon reviews encode each language in a call of its own.
     """
 
     def encode_and_remove(texts: Sequence[str]) -> np.ndarray:
         vectors = encode(texts)
-        return remove_components(
-            vectors, fit_components(vectors, num_components) if components is None else components
-        )
+        fitted = fit_components(vectors, num_components) if components is None else components
+        return remove_components(vectors, fitted)
 
     return encode_and_remove
 
@@ -127,10 +122,8 @@ def removing_components(encode: Encode, num_components: int, components: np.ndar
 def fit_components(vectors: np.ndarray, num_components: int) -> np.ndarray:
     """Compute the first right singular vectors of (N, D) vectors, as (num_components, D) float32."""
     if not 1 <= num_components <= min(vectors.shape):
-        raise InputError(
-            f"cannot fit {num_components} principal components to {len(vectors)} vectors of "
-            f"{vectors.shape[1]} dimensions; give 1 to {min(vectors.shape)}"
-        )
+        to = f"{len(vectors)} vectors of {vectors.shape[1]} dimensions; give 1 to {min(vectors.shape)}"
+        raise InputError(f"cannot fit {num_components} principal components to {to}")
     vectors = vectors.astype(np.float64)
     _, columns = np.linalg.eigh(vectors.T @ vectors)  # ascending; cheaper than an SVD when N is large
     return columns[:, : -num_components - 1 : -1].T.astype(np.float32)
@@ -146,13 +139,9 @@ def fit_whitening(vectors: np.ndarray, num_components: int | None = None) -> tup
 
     With all components every direction has the same variance: whitening. With fewer only the directions that stand out are
     scaled down: soft whitening. The axes and the total variance stay. The default is all components in which the vectors
-    vary, which may be D - 1: vectors after a layer norm lie in a plane.
+    vary, which may be D - 1: vectors after a layer norm lie in a plane. More components than that are an `InputError`.
 
-    Returns:
-        The mean, (D,), and the symmetric matrix, (D, D), float64, of `whiten`.
-
-    Raises:
-        InputError: The vectors do not vary in `num_components` directions, or there are no more of them than dimensions.
+    Returns the mean, (D,), and the symmetric matrix, (D, D), float64, of `whiten`.
     """
     mean = vectors.mean(axis=0, dtype=np.float64)
     centered = vectors - mean
@@ -161,10 +150,9 @@ def fit_whitening(vectors: np.ndarray, num_components: int | None = None) -> tup
     directions = min(len(vectors) - 1, int((variances > SMALLEST_VARIANCE * variances[0]).sum()))
     count = num_components or (directions if len(vectors) > len(variances) else len(variances))
     if not 1 <= count <= directions:
-        raise InputError(
-            f"cannot whiten {count} components: the {len(vectors):,} vectors vary in {directions} directions; give more texts, "
-            f"or --whiten with at most {directions}"
-        )
+        vary = f"the {len(vectors):,} vectors vary in {directions} directions"
+        fix = f"give more texts, or --whiten with at most {directions}"
+        raise InputError(f"cannot whiten {count} components: {vary}; {fix}")
     scales = np.ones(len(variances))
     scales[:count] = np.sqrt(variances[count - 1] / variances[:count])
     scales *= np.sqrt(variances.sum() / (variances * scales**2).sum())

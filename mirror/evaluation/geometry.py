@@ -33,9 +33,7 @@ PAWS = tuple(DataFile(f"pawsx/test_{language}.tsv", ("sentence1",), (2000,)) for
 PROJECTED = ("fra", "deu", "rus", "spa")  # CMLM Figure 3
 TATOEBA = tuple(DataFile(f"tatoeba/{code}-eng.tsv", ("source", "english"), (1000,)) for code in PROJECTED)
 POINTS = 300  # of each language, for a legible plot
-RANKED = (
-    len(LANGUAGES) - 1
-)  # retrieved sentences: as many as a query has translations; the paper does not say how many
+RANKED = len(LANGUAGES) - 1  # retrieved sentences: as many as a query has translations; the paper gives no number
 SIGNS = 20  # draws of the arbitrary signs of eigenvectors
 
 
@@ -140,10 +138,7 @@ def isotropy_score(vectors: np.ndarray, directions: np.ndarray) -> float:
 
 
 def score_language_bias(encode: Encode, data_dir: Path) -> dict:
-    """Compute language neutrality and the language matrix.
-
-    A neutrality near 1 is meaningful only if `accuracy`, the fraction of retrieved translations, is well above 0.
-    """
+    """Compute language neutrality, meaningful only if `accuracy` is well above 0, and the language matrix."""
     columns = [file.read(data_dir)["sentence1"] for file in PAWS]
     rows = distinct_rows(columns)
     vectors = np.stack([unit_length(encode([texts[row] for row in rows])) for texts in columns])  # (L, N, D)
@@ -185,18 +180,16 @@ def language_neutrality(matrix: np.ndarray) -> float:
 
 def plot_language_bias(results: Mapping[str, dict], folder: Path) -> list[Path]:
     """Draw the language matrix of each model (see `Task.plot`)."""
-    paths = []
-    for model, bias in results.items():
-        path = folder / f"language_bias_{file_name(model)}"
-        paths += plots.language_heat_map(path, bias["matrix"], bias["languages"], model)
-    return paths
+    paths = {model: folder / f"language_bias_{file_name(model)}" for model in results}
+    drawn = (
+        plots.language_heat_map(paths[model], each["matrix"], each["languages"], model)
+        for model, each in results.items()
+    )
+    return [path for written in drawn for path in written]
 
 
 def score_projection(encode: Encode, data_dir: Path) -> dict:
-    """Compute the share of texts whose nearest other text is in the other language, and the points of Figure 3.
-
-    Near 0, each language is a cloud of its own (weak alignment in CMLM section 5.1).
-    """
+    """Compute the share of texts whose nearest other is in the other language (CMLM section 5.1), and Figure 3's points."""
     mixed, points = {}, {}
     for language, file in zip(PROJECTED, TATOEBA, strict=True):
         columns = file.read(data_dir)

@@ -58,10 +58,7 @@ def score_qnli(encode: Encode, data_dir: Path) -> dict:
 
 
 def score_qqp(encode: Encode, data_dir: Path) -> dict:
-    """Compute the AUC of the cosine, and the mean cosines of both classes, their gap and their histograms.
-
-    The main score is the AUC because the gap depends on the spread of the cosines, not only on the overlap.
-    """
+    """Compute the AUC of the cosine, and the mean cosines of both classes, their gap, which depends on the spread, and histograms."""
     columns, path = QQP.read(data_dir), data_dir / QQP.path
     positive = _labels(columns, path, "1", "0")
     if positive.all() or not positive.any():

@@ -41,12 +41,10 @@ DEPTH = 5  # accuracy@1 and accuracy@5 are reported
 
 
 def tasks(data_dir: Path, options: Options) -> list[Task]:
-    """Return the tasks of the five English sets, of COMETA's tuning split, of XL-BEL's ten languages and of other folders.
+    """Return the tasks of the English sets, of XL-BEL's ten languages and of other folders `biomed/NAME/`, as `bel_NAME`.
 
-    A folder `biomed/NAME/` with queries and a dictionary of its own is the task `bel_NAME`.
-
-    With `bel_add_mentions` the training and dev mentions are added to the dictionary, as BioSyn and SapBERT do when they
-    test. Their `test_dictionary.txt` already contains them.
+    `bel_add_mentions` adds the training and dev mentions to the dictionary, as BioSyn and SapBERT do when they test. Their
+    `test_dictionary.txt` already contains them.
     """
     found = []
     for name, folder, dictionary, rows, dataset in SETS:
@@ -76,11 +74,11 @@ def score(read: Callable[[Path], tuple[Pairs, Pairs]], encode: Encode, data_dir:
     """Compute accuracy@1 and accuracy@5, and the size and hash of the dictionary. `read` returns queries and dictionary."""
     queries, dictionary = read(data_dir)
     ranks = link(encode, queries, dictionary)
-    listing = "\n".join(f"{ids}\t{name}" for name, ids in dictionary)
+    accuracy, listing = float((ranks <= 1).mean()), "\n".join(f"{ids}\t{name}" for name, ids in dictionary)
     return {
-        "main_score": float((ranks <= 1).mean()),
+        "main_score": accuracy,
         "num_examples": len(queries),
-        "accuracy@1": float((ranks <= 1).mean()),
+        "accuracy@1": accuracy,
         f"accuracy@{DEPTH}": float((ranks <= DEPTH).mean()),
         "dictionary_size": len(dictionary),
         "dictionary_names": len({name for name, _ in dictionary}),
@@ -89,13 +87,10 @@ def score(read: Callable[[Path], tuple[Pairs, Pairs]], encode: Encode, data_dir:
 
 
 def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) -> np.ndarray:
-    """Rank the first hit of each query among the dictionary rows.
+    """Compute (Q,) ranks, from 1, of the first hit of each query among the rows, `depth` + 1 if none of the first is one.
 
-    A name shared by several concepts is encoded and searched once; its rows are ranked in dictionary order, and
-    duplicate rows count once. A composite mention ("breast cancer|ovarian cancer") gets the rank of its worst part.
-
-    Returns:
-        (Q,) ranks, starting at 1; `depth` + 1 if there is no hit among the first `depth` rows.
+    A name shared by several concepts is searched once. Its rows are ranked in dictionary order, and duplicate rows count once.
+    A composite mention ("breast cancer|ovarian cancer") gets the rank of its worst part.
     """
     rows: dict[str, list[str]] = {}  # name -> ids of each of its rows
     for name, ids in dict.fromkeys(dictionary):
@@ -117,10 +112,7 @@ def link(encode: Encode, queries: Pairs, dictionary: Pairs, depth: int = DEPTH) 
 
 
 def read_table(file: DataFile, data_dir: Path, text: str) -> Pairs:
-    """Read the ids and texts of a file of the data folder, from the columns `cui` and `text`.
-
-    The normalized texts (`mention_norm`, `name_norm`) are preferred. Without them the texts are lower-cased.
-    """
+    """Read (text, ids) from the columns `text`_norm, or the lower-cased `text`, and `cui` of a file of the data folder."""
     columns = file.read(data_dir)
     texts = columns.get(f"{text}_norm") or [value.lower() for value in columns[text]]
     return list(zip(texts, columns["cui"], strict=True))
@@ -167,10 +159,7 @@ def _read_tables(test: DataFile, names: DataFile, others: Sequence[DataFile], da
 def _read_foreign(
     queries: Sequence[DataFile], names: DataFile, text: str, ids: str, data_dir: Path
 ) -> tuple[Pairs, Pairs]:
-    """Read the queries, in the columns `text` and `ids`, and the dictionary of another project, lower-cased.
-
-    Texts without an id are dropped. BioSyn joins the ids of composite mentions by "+", which becomes "|".
-    """
+    """Read another project's queries and dictionary, lower-cased, without texts that have no id, `+` of BioSyn as `|`."""
 
     def pairs(file: DataFile, text: str, ids: str) -> Pairs:
         columns = file.read(data_dir)

@@ -25,8 +25,7 @@ class InMemoryMetric(evaluate.Metric):
 class PairSimilarity(InMemoryMetric):
     """Spearman's and Pearson's correlation of similarities with human scores (Reimers, Beyer and Gurevych 2016).
 
-    `compute(predictions=cosines, references=scores)` returns `{"spearman": float, "pearson": float}`. Ties get their
-    mean rank. If one input is constant, both correlations are 0 and a warning is logged.
+    Ties get their mean rank. If one input is constant, both correlations are 0 and a warning is logged.
     """
 
     def _info(self) -> evaluate.MetricInfo:
@@ -43,10 +42,7 @@ class PairSimilarity(InMemoryMetric):
 
 
 class Retrieval(InMemoryMetric):
-    """Accuracy@k and mean reciprocal rank (MRR) of the correct answer.
-
-    `compute(predictions=ranks)` returns `accuracy@1`, `accuracy@5` and `mrr`. Ranks start at 1.
-    """
+    """Accuracy@1, accuracy@5 and mean reciprocal rank (MRR) of the correct answers, by their ranks from 1."""
 
     def _info(self) -> evaluate.MetricInfo:
         features = datasets.Features({"predictions": datasets.Value("int64")})
@@ -61,9 +57,9 @@ class Retrieval(InMemoryMetric):
 
 
 def paired_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Compute the cosine of row n of `left` (N, D) with row n of `right` (N, D), 0 for a zero vector.
+    """Compute the cosine of row n of `left` (N, D) with row n of `right` (N, D), (N,) float64, 0 for a zero vector.
 
-    Returns (N,) float64, rounded to seven decimals, the precision of float32: pairs of identical texts are tied in a ranking.
+    Rounded to seven decimals, the precision of float32: pairs of identical texts are tied in a ranking.
     """
     left, right = left.astype(np.float64), right.astype(np.float64)
     norms = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)

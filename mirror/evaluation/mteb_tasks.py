@@ -18,11 +18,7 @@ PREFIX = "mteb:"
 
 
 def mteb_task(name: str) -> Task:
-    """Return a task of mteb by `mteb:NAME`.
-
-    Raises:
-        InputError: mteb is not installed or has no task of this name.
-    """
+    """Return a task of mteb by `mteb:NAME`. Without mteb, or if it has no such task, raise an `InputError`."""
     if importlib.util.find_spec("mteb") is None:
         raise InputError(f"--tasks {name} needs mteb: pip install 'mirror-encoders[mteb]'")
     import mteb

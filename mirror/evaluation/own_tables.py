@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from functools import lru_cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +15,12 @@ from sklearn.model_selection import StratifiedKFold
 
 from mirror.common.errors import InputError, one_line
 from mirror.common.vectors import unit_length
-from mirror.data.files import check_file
 from mirror.data.formats import place
 from mirror.data.tables import columns_of, read_rows
 from mirror.evaluation.metrics import cosines_of_pairs, paired_cosines
 from mirror.evaluation.ranking import Sample
-from mirror.evaluation.tables import TRIPLET, FileTask, parse_number, stem, version_of
-from mirror.evaluation.task import DataFile, Task
+from mirror.evaluation.tables import TRIPLET, file_task, parse_number, stem
+from mirror.evaluation.task import Task
 from mirror.evaluation.transfer import MAX_ITERATIONS, fit, scaled
 from mirror.modeling.encoder import Encode
 
@@ -43,11 +41,9 @@ def table_task(path: Path) -> Task:
     | two texts and `label`, 0 or 1 | average precision of the cosine |
     | `text` and `label` | accuracy of a linear probe |
 
-    Raises:
-        InputError: The columns fit none of these, or a row is wrong. The message names the file and the row.
+    Other columns, or a wrong row, are an `InputError`.
     """
     path = path.resolve()
-    check_file(path)
     known = columns_of(path)
     texts = [name for name in known if name not in NOT_TEXTS]
     if set(TRIPLET) <= set(known):
@@ -76,23 +72,11 @@ def _first_two(path: Path, texts: list[str]) -> list[str]:
 
 
 def _task(path: Path, columns: tuple[str, ...], score, metric: str, protocol: str) -> Task:
-    files = (DataFile(str(path), ()),)
-    check = partial(read_columns, path, columns)
-    fields = {"dataset": path.name, "check_other_data": check}
-    return FileTask(stem(path), metric, protocol, files, partial(score, path, columns), **fields)
+    return file_task(stem(path), metric, protocol, path.name, read_columns, (path, columns), score)
 
 
 def read_columns(path: Path, columns: tuple[str, ...]) -> list[list[str]]:
-    """Read and check columns of a table, or return what an earlier call read from the same file.
-
-    Raises:
-        InputError: A text is empty, a score is not a number, or a label is wrong. Names the file and the row.
-    """
-    return _read_columns(path, columns, version_of(path))
-
-
-@lru_cache(maxsize=8)
-def _read_columns(path: Path, columns: tuple[str, ...], version: tuple) -> list[list[str]]:
+    """Read and check columns of a table. An empty text or a wrong value is an `InputError` with the file and the row."""
     is_value = {name: name in ("score", "label") for name in columns}
     values = [name for name in columns if is_value[name]]
     rows = []
@@ -114,17 +98,16 @@ def _read_columns(path: Path, columns: tuple[str, ...], version: tuple) -> list[
             raise InputError(f"{path}: every label is {one_line(table[-1][0], 80)}; at least two are needed")
         least = min(counts, key=counts.get)
         if len(columns) == 2 and counts[least] < 2:
-            raise InputError(
-                f"{path}: label '{one_line(least, 80)}' has one row; each needs two, to train and to test on"
-            )
+            needs = "each needs two, to train and to test on"
+            raise InputError(f"{path}: label '{one_line(least, 80)}' has one row; {needs}")
     elif columns[-1] == "score" and len(set(map(float, table[-1]))) < 2:
         raise InputError(f"{path}: every score is {table[-1][0]}; a correlation needs different ones")
     return table
 
 
-def score_graded(path: Path, columns: tuple[str, ...], encode: Encode, data_dir: Path) -> dict:
+def score_graded(table: list[list[str]], encode: Encode) -> dict:
     """Compute Spearman and Pearson of cosines and scores."""
-    left, right, scores = read_columns(path, columns)
+    left, right, scores = table
     gold, cosines = np.array(scores, dtype=float), cosines_of_pairs(encode, left, right)
     spearman, pearson = (float(of(cosines, gold).statistic) for of in (spearmanr, pearsonr))
     sample = Sample(len(gold), lambda rows: spearmanr(cosines[rows], gold[rows]).statistic)
@@ -132,44 +115,32 @@ def score_graded(path: Path, columns: tuple[str, ...], encode: Encode, data_dir:
     return fields | {"samples": {"encoder": sample}}
 
 
-def score_labeled(path: Path, columns: tuple[str, ...], encode: Encode, data_dir: Path) -> dict:
+def score_labeled(table: list[list[str]], encode: Encode) -> dict:
     """Compute average precision and AUC of cosines, and the cosine from which on "1" has the best F1."""
-    left, right, labels = read_columns(path, columns)
+    left, right, labels = table
     positive, cosines = np.array(labels, dtype=float) == 1, cosines_of_pairs(encode, left, right)
     precision, recall, thresholds = precision_recall_curve(positive, cosines)
     f1 = 2 * precision * recall / np.maximum(precision + recall, np.finfo(float).tiny)
     best = int(f1[:-1].argmax())  # the last point has no threshold
-    return {
-        "main_score": float(average_precision_score(positive, cosines)),
-        "num_examples": len(positive),
-        "roc_auc": float(roc_auc_score(positive, cosines)),
-        "best_f1": float(f1[best]),
-        "best_f1_threshold": float(thresholds[best]),
-        "positive": int(positive.sum()),
-        "samples": {
-            "encoder": Sample(len(positive), lambda rows: average_precision_score(positive[rows], cosines[rows]))
-        },
-    }
+    sample = Sample(len(positive), lambda rows: average_precision_score(positive[rows], cosines[rows]))
+    fields = {"main_score": float(average_precision_score(positive, cosines)), "num_examples": len(positive)}
+    fields |= {"roc_auc": float(roc_auc_score(positive, cosines)), "positive": int(positive.sum())}
+    fields |= {"best_f1": float(f1[best]), "best_f1_threshold": float(thresholds[best])}
+    return fields | {"samples": {"encoder": sample}}
 
 
-def score_triplets(path: Path, columns: tuple[str, ...], encode: Encode, data_dir: Path) -> dict:
+def score_triplets(table: list[list[str]], encode: Encode) -> dict:
     """Compute the share of anchors that are nearer to the positive than to the negative. A tie is an error."""
-    anchors, positives, negatives = read_columns(path, columns)
+    anchors, positives, negatives = table
     of_anchors, of_positives, of_negatives = np.split(encode([*anchors, *positives, *negatives]), 3)
     right = paired_cosines(of_anchors, of_positives) > paired_cosines(of_anchors, of_negatives)
-    return {
-        "main_score": float(right.mean()),
-        "num_examples": len(right),
-        "samples": {"encoder": Sample.mean_of(right)},
-    }
+    fields = {"main_score": float(right.mean()), "num_examples": len(right)}
+    return fields | {"samples": {"encoder": Sample.mean_of(right)}}
 
 
-def score_classes(path: Path, columns: tuple[str, ...], encode: Encode, data_dir: Path) -> dict:
-    """Compute the accuracy of a linear probe, each row predicted from other rows, and the v-measure of k-means.
-
-    A class of fewer rows than folds makes fewer folds.
-    """
-    texts, labels = read_columns(path, columns)
+def score_classes(table: list[list[str]], encode: Encode) -> dict:
+    """Compute the accuracy of a linear probe, each row predicted from other rows, and the v-measure of k-means."""
+    texts, labels = table
     vectors, classes = encode(texts), np.array(labels)
     features, folds = scaled(vectors), min(FOLDS, min(Counter(labels).values()))
     right = np.zeros(len(classes))

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import bootstrap, gmean
+from scipy.stats import gmean
 
 from mirror.common.errors import InputError
 from mirror.common.vectors import gold_ranks, unit_length
 from mirror.data.augmentation import words
-from mirror.evaluation.lexical import BM25
+from mirror.evaluation.ranking import BM25, Sample, margin
 from mirror.modeling.encoder import Encode, encode_sides
 
 
@@ -53,11 +53,7 @@ class OwnTextTest:
     ) -> OwnTextTest:
         """Build the test of (query, answer) pairs. Of equal answers one is kept, because they cannot be told apart.
 
-        Args:
-            documents: number of the document of each answer.
-
-        Raises:
-            InputError: fewer than `MIN_TEXTS` texts can be used.
+        `documents` has the number of each answer's document. Fewer than `MIN_TEXTS` usable texts are an `InputError`.
         """
         query_of = {answer: query for query, answer in pairs if query != answer}
         usable = min(len(query_of), len({*query_of.values()}))  # where all have one query, none can be found
@@ -81,24 +77,30 @@ class OwnTextTest:
         """Return accuracy@1 and mean reciprocal rank of BM25, which matches words, for the same queries."""
         scores = self.lexical_scores()
         own = np.diag(scores)[:, None]
-        ranks = (
-            1 + (scores > own).sum(axis=1) + ((scores == own).sum(axis=1) - 1) / 2
-        )  # ties: the middle of their places
+        ties = (scores == own).sum(axis=1) - 1  # ranked by the middle of their places
+        ranks = 1 + (scores > own).sum(axis=1) + ties / 2
         return {"bm25": float((ranks == 1).mean()), "mrr_bm25": float((1 / ranks).mean())}
+
+    def sample(self, values: np.ndarray) -> Sample:
+        """Return the sample of the mean of (N,) values of the queries. Documents are resampled where they are known."""
+        if not self.documents:
+            return Sample.mean_of(values)
+        _, document = np.unique(self.documents, return_inverse=True)
+        sums, sizes = np.bincount(document, weights=values), np.bincount(document)
+        return Sample(len(sums), lambda rows: sums[rows].sum() / sizes[rows].sum())
 
     def compare(self, before: np.ndarray, after: np.ndarray) -> dict[str, float | int | str]:
         """Compare accuracy@1 and mean reciprocal rank of two encoders by their ranks, (N,), of the same queries.
 
-        `change` is that of accuracy@1, `margin` half the width of its 95% interval, from a bootstrap over the queries,
-        or over the documents where they are known.
+        `change` is that of accuracy@1, `margin` half the width of its 95% interval, from resamples of the queries (documents).
         """
         gained = (after == 1).astype(float) - (before == 1)  # -1, 0 or 1 for each query
-        margin = 0.0
-        if gained.any():
-            margin = _margin(_sums(gained, self.documents), _ratio, paired=True)
         scores = {"test": self.kind, "texts": len(self.queries)}
         scores |= {"before": float((before == 1).mean()), "after": float((after == 1).mean())}
-        scores |= {"change": float(gained.mean()), "margin": margin}
+        scores |= {
+            "change": float(gained.mean()),
+            "margin": margin(self.sample(gained).draws()) if gained.any() else 0.0,
+        }
         return scores | {"mrr_before": float((1 / before).mean()), "mrr_after": float((1 / after).mean())}
 
 
@@ -107,34 +109,26 @@ def make_tests(
 ) -> list[OwnTextTest]:
     """Return the tests that fit N distinct held-out texts: pairs if there are any, words and halves, or spellings.
 
-    Words and halves need enough texts that are long enough. Too few texts that can be used are an `InputError`.
-
-    With `documents`, the numbers of those that the texts are from, second texts are passages that their headings find,
-    or empty. They are tested as single texts too.
+    `documents` has the number of each text's document. Second texts are then passages that their headings find, or empty, and
+    are tested as single texts too. Too few usable texts are an `InputError`.
     """
-    document_of = None
-    if documents is not None:
-        seconds = [pair or text for text, pair in zip(texts, second_texts or texts, strict=True)]
-        document_of = dict(zip(seconds, documents, strict=True))
-        headings = [pair for pair in zip(texts, second_texts or (), strict=False) if pair[1]]
-        texts = list(document_of)
-        try:
-            by_headings = [OwnTextTest.of("headings", headings, document_of)]
-        except InputError as error:
-            logger.info("on your text: %s", error)
-            by_headings = []
-        if by_headings:
-            try:
-                return by_headings + _single_text_tests(texts, document_of)
-            except InputError as error:
-                logger.info("on your text: %s", error)
-                return by_headings
-    elif second_texts is not None:
+    if documents is None:
+        if second_texts is None:
+            return _single_text_tests(texts)
         return [OwnTextTest.of("pairs", zip(texts, second_texts, strict=True))]
-    return _single_text_tests(texts, document_of)
+    seconds = second_texts or [""] * len(texts)
+    document_of = {pair or text: of for text, pair, of in zip(texts, seconds, documents, strict=True)}
+    headings = [pair for pair in zip(texts, seconds, strict=True) if pair[1]]
+    tests: list[OwnTextTest] = []
+    try:
+        tests = [OwnTextTest.of("headings", headings, document_of)]
+        tests += _single_text_tests(list(document_of), document_of)
+    except InputError as error:
+        logger.info("on your text: %s", error)
+    return tests or _single_text_tests(list(document_of), document_of)
 
 
-def _single_text_tests(texts: Sequence[str], documents: Mapping[str, int] | None) -> list[OwnTextTest]:
+def _single_text_tests(texts: Sequence[str], documents: Mapping[str, int] | None = None) -> list[OwnTextTest]:
     long = [text for text in texts if len(words(text)) >= MIN_WORDS]
     if len(long) < max(MIN_TEXTS, LONG_SHARE * len(texts)):
         return [OwnTextTest.of("spellings", ((misspelled(text), text) for text in texts), documents)]
@@ -178,10 +172,7 @@ def _digest(text: str) -> bytes:
 
 
 def combined_score(ranks: Sequence[np.ndarray]) -> float:
-    """Compute the geometric mean of the mean reciprocal ranks of all tests, one number to choose a checkpoint by.
-
-    It falls where an encoder gains by matching words and loses in meaning.
-    """
+    """Compute the geometric mean of the tests' mean reciprocal ranks: it falls where words are matched at the cost of meaning."""
     return float(gmean([(1 / each).mean() for each in ranks]))
 
 
@@ -190,71 +181,43 @@ def compare_together(
 ) -> dict[str, float]:
     """Compare `combined_score` of two encoders by their ranks, (N,) for each test.
 
-    The result's `margin` is half the width of the 95% interval of the change, from a bootstrap over the queries (or the
-    documents) of each test.
+    `margin` is half the width of the 95% interval of the change, from resamples of the queries (documents) of each test.
     """
-    documents = [test.documents for test in tests] or [()] * len(before)
-    sums = [[_sums(1 / ranks, of) for ranks, of in zip(side, documents, strict=True)] for side in (before, after)]
+    samples = [test.sample for test in tests] or [Sample.mean_of] * len(before)
 
-    def change(*chosen: np.ndarray, axis: int = -1) -> np.ndarray:
-        scores = [
-            gmean([_ratio(of[rows], size[rows], axis) for (of, size), rows in zip(side, chosen, strict=True)], axis=0)
-            for side in sums
+    def draws(side: Sequence[np.ndarray]) -> np.ndarray:
+        of_tests = [
+            sample(1 / ranks).draws(seed) for seed, (sample, ranks) in enumerate(zip(samples, side, strict=True))
         ]
-        return scores[1] - scores[0]
+        return gmean(of_tests, axis=0)
 
-    rows = tuple(np.arange(len(size)) for _, size in sums[0])
     differs = any((old != new).any() for old, new in zip(before, after, strict=True))
     was, now = combined_score(before), combined_score(after)
-    return {"before": was, "after": now, "change": now - was, "margin": _margin(rows, change) if differs else 0.0}
+    change = {"before": was, "after": now, "change": now - was}
+    return change | {"margin": margin(draws(after) - draws(before)) if differs else 0.0}
 
 
-def _sums(values: np.ndarray, documents: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sum of (N,) values in each document, or each value where no document is known, and their numbers."""
-    _, document = np.unique(documents or np.arange(len(values)), return_inverse=True)
-    return np.bincount(document, weights=values), np.bincount(document).astype(float)
-
-
-def _ratio(sums: np.ndarray, numbers: np.ndarray, axis: int = -1) -> np.ndarray:
-    return sums.sum(axis) / numbers.sum(axis)
-
-
-def _margin(samples: tuple[np.ndarray, ...], statistic: Callable[..., np.ndarray], paired: bool = False) -> float:
-    """Compute half the width of the 95% interval of a statistic of samples, (N,) each, from 1,000 resamples with seed 0."""
-    settings = {
-        "paired": paired,
-        "n_resamples": 1000,
-        "batch": 100,
-        "method": "percentile",
-        "rng": np.random.default_rng(0),
-    }
-    interval = bootstrap(samples, statistic, **settings).confidence_interval
-    return float(interval.high - interval.low) / 2
+def short(number: float, sign: str = "") -> str:
+    """Format a number with three decimals, without the zero before the point."""
+    return f"{number:{sign}.3f}".replace("0.", ".", 1)
 
 
 def describe_scores(scores: Sequence[dict], together: dict[str, float] | None = None) -> str:
-    """Format the last lines of a run: `on your text: .412 -> .538 (+.126 ± .021)` for each test and for all, and advice.
+    """Format the last lines of a run, `on your text: .412 -> .538 (+.126 ± .021)` for each test and for all, and advice.
 
-    `scores` are results of `OwnTextTest.compare`, in the order of `make_tests`. The result of `compare_together` decides.
+    `scores` are results of `OwnTextTest.compare`, in the order of `make_tests`, `together` that of `compare_together`.
     """
 
     def line(scores: dict, of: str) -> str:
-        before, after, margin, change = (
-            f"{scores[key]:{'+' if key == 'change' else ''}.3f}".replace("0.", ".", 1)
-            for key in ("before", "after", "margin", "change")
-        )
-        return f"on your text: {before} -> {after} ({change} ± {margin}) {of}"
+        change = f"{short(scores['change'], '+')} ± {short(scores['margin'])}"
+        return f"on your text: {short(scores['before'])} -> {short(scores['after'])} ({change}) {of}"
 
     lines = [line(each, f"of {each['texts']:,} held-out texts are {KINDS[each['test']]}") for each in scores]
     if "bm25" in scores[0]:
-        lines[0] += f" (BM25 {scores[0]['bm25']:.3f})".replace("0.", ".", 1)
+        lines[0] += f" (BM25 {short(scores[0]['bm25'])})"
     if together:
-        lines.append(
-            line(
-                together,
-                f"{'both' if len(scores) == 2 else 'all'} together: the geometric mean of their mean reciprocal ranks",
-            )
-        )
+        tests = "both" if len(scores) == 2 else "all"
+        lines.append(line(together, f"{tests} together: the geometric mean of their mean reciprocal ranks"))
     decisive = together or scores[0]
     if any(each["test"] == "halves" and each["change"] < -each["margin"] for each in scores):
         lines.append("  Texts are matched more by their words and less by their meaning: try a lower --learning_rate.")

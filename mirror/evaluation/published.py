@@ -120,12 +120,8 @@ def _all_rows() -> list[Row]:
         rows.append(Row(system, f"Mirror-BERT {', '.join(places)}", {n.score: n.value for n in found}))
     for system, places in CMLM_SYSTEMS.items():
         tables = " and ".join(table for table, _ in places)
-        scores = {
-            CMLM_TASKS[table][column]: score
-            for table, row in places
-            for column, score in printed_table(table)[row].items()
-            if column in CMLM_TASKS[table]
-        }
+        found = ((CMLM_TASKS[table], printed_table(table)[row].items()) for table, row in places)
+        scores = {tasks[column]: score for tasks, items in found for column, score in items if column in tasks}
         rows.append(Row(system, f"CMLM Table{'s' * (len(places) > 1)} {tables}", scores))
     return rows
 
@@ -139,19 +135,16 @@ def checkpoint_name(*models: str) -> str:
 
 
 def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row | None:
-    """Return the row of the system that has the name most similar to the model's and shares a task with it.
+    """Return the row of the system that has the name most similar to the model's and shares a task with it, or None.
 
-    None if no name is similar, or if nothing was published of the most similar system on these tasks: another checkpoint's
-    numbers are not shown instead. An encoder for each language is two models joined by "+".
+    Another checkpoint's numbers are not shown instead. An encoder for each language is two models joined by "+".
     """
     name = checkpoint_name(*model_name_or_path.split("+"))
 
     def similarity(row: Row) -> tuple[float, bool, float]:
         checkpoint, *qualifiers = row.system.split()
-        of_checkpoint, of_system = (
-            difflib.SequenceMatcher(None, name, other.lower()).ratio() for other in (checkpoint, row.system)
-        )
-        return of_checkpoint, qualifiers == [pooling], of_system
+        ratios = [difflib.SequenceMatcher(None, name, other.lower()).ratio() for other in (checkpoint, row.system)]
+        return ratios[0], qualifiers == [pooling], ratios[1]
 
     rows = [row for row in ROWS if ("+" in row.system) == ("+" in name)]
     closest = max(0.6, *(similarity(row)[0] for row in rows))
@@ -160,12 +153,7 @@ def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row |
 
 
 def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | None]:
-    """Select the published row for each record of results.json.
-
-    Args:
-        system: Name of a published system, "none" for no row, or None for the system with the most similar name. An
-            unknown name is an `InputError`.
-    """
+    """Select the published row for each record of results.json: of `system`, of none ("none"), or of the most similar (None)."""
     if system == "none":
         return [None] * len(records)
     if system:
@@ -176,7 +164,5 @@ def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | 
         return [rows[system]] * len(records)
     keys = ("model_name_or_path", "second_model_name_or_path")
     models = ("+".join(record[key] for key in keys if record.get(key)) for record in records)
-    return [
-        nearest_row(name, record["pooling"], set(record["tasks"]))
-        for name, record in zip(models, records, strict=True)
-    ]
+    both = zip(models, records, strict=True)
+    return [nearest_row(name, record["pooling"], set(record["tasks"])) for name, record in both]

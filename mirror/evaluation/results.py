@@ -24,7 +24,7 @@ from mirror.evaluation.published import Row
 CSV_COLUMNS = "model_name_or_path pooling task metric main_score num_examples protocol seconds data_sha256".split()
 COLUMNS_PER_BLOCK = 8  # of the printed table
 ESCAPED = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-ESCAPED |= {character: "\\" + character for character in "&%$#_{}"}
+ESCAPED = str.maketrans(ESCAPED | {character: "\\" + character for character in "&%$#_{}"})  # of LaTeX
 
 
 class Line(NamedTuple):
@@ -51,29 +51,24 @@ def file_name(text: str) -> str:
 
 
 def result_paths(models: Sequence[str], output_dir: Path) -> list[Path]:
-    """Return the path of each model's results.json: in the output folder, or with several models in a folder for each.
-
-    Raises:
-        InputError: two models would share a folder, also where case does not matter.
-    """
+    """Return the path of each model's results.json: in the output folder, or with several models in a folder for each."""
     if len(models) == 1:
         return [output_dir / "results.json"]
+    names = [file_name(name) for name in short_names(models)]
     folders: dict[str, str] = {}
-    for model, name in zip(models, map(file_name, short_names(models)), strict=True):
-        if name.lower() in folders:
-            both = f"'{folders[name.lower()]}' and '{model}' would both write to {output_dir / name}"
+    for model, name in zip(models, names, strict=True):
+        if other := folders.get(name.lower()):
+            both = f"'{other}' and '{model}' would both write to {output_dir / name}"
             raise InputError(f"--models {both}; score one of them with another --output_dir")
         folders[name.lower()] = model
-    return [output_dir / file_name(name) / "results.json" for name in short_names(models)]
+    return [output_dir / name / "results.json" for name in names]
 
 
 def comparison(records: Sequence[dict], published: Sequence[Row | None]) -> tuple[list[str], Table]:
-    """Build the comparison table: for each model its scores, the published scores and the difference from them.
+    """Return the columns and lines of the comparison table: for each model its scores, the published ones and the difference.
 
-    Every model but the first also gets the change from the first model, and that in percent of the first model's score. The
-    last lines are TF-IDF and BM25, where a task measures them. Where it fuses BM25 with a model, that is a line too.
-    `records` are contents of results.json, one per model, all with the same tasks. Returns the names of the columns, and
-    the lines of the table.
+    Every model but the first also gets the change from the first model, in percent too. TF-IDF, BM25 and its fusion with a model
+    follow where tasks measure them. `records` are contents of results.json, one per model, all with the same tasks.
     """
     lacking = {group: f" ({len(names)} missing)" for group, names in records[0]["group_members_missing"].items()}
     means = [f"mean {group}{lacking.get(group, '')}" for group in records[0]["groups"]]
@@ -162,7 +157,7 @@ def format_latex(columns: Sequence[str], table: Table, records: Sequence[dict]) 
     for index, name in enumerate(columns):
         models = [line.scores[index] for line in lines if line.kind == "scores"]
         best = format_score(max(models), "scores") if len(models) > 1 else None
-        cells = [escape(name)]
+        cells = [name.translate(ESCAPED)]
         for line in lines:
             text = format_score(line.scores[index], line.kind)
             shown = text.replace("-", "$-$")
@@ -177,15 +172,10 @@ def format_latex(columns: Sequence[str], table: Table, records: Sequence[dict]) 
         *(f"% {name}: {task['metric']}, {task['protocol']}" for name, task in records[0]["tasks"].items()),
         rf"\begin{{tabular}}{{l{'r' * len(lines)}}}",
     ]
-    labels = " & ".join(["task", *(escape(line.label) for line in lines)]) + r" \\"
+    labels = " & ".join(["task", *(line.label.translate(ESCAPED) for line in lines)]) + r" \\"
     means = [r"\midrule", *rows[tasks:]] if rows[tasks:] else []
     body = [r"\toprule", labels, r"\midrule", *rows[:tasks], *means, r"\bottomrule", r"\end{tabular}"]
     return "\n".join([*head, *body, ""])
-
-
-def escape(text: str) -> str:
-    """Escape the characters that have a meaning in LaTeX."""
-    return text.translate(str.maketrans(ESCAPED))
 
 
 def write_results(records: Sequence[dict], columns: Sequence[str], table: Table, output_dir: Path) -> list[Path]:

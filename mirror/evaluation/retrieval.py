@@ -50,25 +50,22 @@ def tasks(data_dir: Path, options: Options) -> list[Task]:
         file = DataFile(f"tatoeba/{language}-eng.tsv", ("source", "english"), rows)
         protocol = f"{language} -> eng, nearest by cosine among all English sentences of the file"
         fields |= {"dataset": f"Tatoeba ({language}-eng)", "plot_vectors": partial(plot_translations, language, file)}
-        all_found.append(
-            Task(f"tatoeba_{language}", "accuracy", protocol, (file,), partial(score_tatoeba, file), **fields)
-        )
+        scored = partial(score_tatoeba, file)
+        all_found.append(Task(f"tatoeba_{language}", "accuracy", protocol, (file,), scored, **fields))
     for name, part in (("docs_search", "test"), ("docs_search_dev", "dev")):
         protocol = f"words of a name -> summary of its docstring, among all summaries of the {part} part, by cosine"
+        scored = partial(lambda part, encode, data_dir: score_search(encode, pairs_of(part)), part)
         fields = {
             "dataset": f"docstrings of installed packages ({part})",
             "check_other_data": partial(check_pairs, part),
         }
-        plot = partial(plot_histograms, name) if part == "test" else None
-        all_found.append(Task(name, "accuracy@1", protocol, (), partial(score_part, part), plot=plot, **fields))
+        fields["plot"] = partial(plot_histograms, name) if part == "test" else None
+        all_found.append(Task(name, "accuracy@1", protocol, (), scored, **fields))
     return all_found
 
 
 def score_tatoeba(file: DataFile, encode: Encode, data_dir: Path) -> dict:
-    """Compute the accuracy into English, the direction reported in the papers, and out of English.
-
-    Each language is encoded in a call of its own, so that `--remove_components` fits the components of each.
-    """
+    """Compute the accuracy into English, as reported in the papers, and out of it. Each language is encoded in its own call."""
     columns = file.read(data_dir)
     source, english = (unit_length(encode(columns[name])) for name in ("source", "english"))  # (N, D) each
     to_english, from_english = retrieval_accuracy(source, english), retrieval_accuracy(english, source)
@@ -112,11 +109,6 @@ def check_pairs(part: str) -> None:
         fix = "install more packages with docstrings (numpy, scipy, pandas, scikit-learn)"
         needed = f"documented names on this machine and needs {MIN_DOCSTRINGS[part]:,}"
         raise InputError(f"docs_search found {found:,} {needed}; {fix}")
-
-
-def score_part(part: str, encode: Encode, data_dir: Path) -> dict:
-    """Search the pairs of one part of this machine's docstrings."""
-    return score_search(encode, pairs_of(part))
 
 
 def score_search(encode: Encode, pairs: tuple[tuple[str, str], ...]) -> dict:

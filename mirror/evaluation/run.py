@@ -24,10 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 class Progress:
-    """Scores of a run that has not finished, kept on disk, so that a task that fails later does not lose them.
-
-    They are reused only with the same `identity`: all that scores depend on besides the task. One process `writes`, all read.
-    """
+    """Scores of an unfinished run, on disk. They are reused with the same `identity` only. One process `writes`, all read."""
 
     def __init__(self, path: Path, identity: dict, writes: bool = True):
         self.work, self.writes = StoredWork(path, identity), writes
@@ -59,10 +56,8 @@ class PreparedTask:
     def score(self, encode: Encode, encoder: Encoder | None = None, second_encode: Encode | None = None) -> dict:
         """Score the task and return its entry of results.json: its fields, metric, protocol, data hash and seconds.
 
-        `second_encode` is for the second language of tasks that take an encoder for each. Default: `encode`.
-
-        Raises:
-            InputError: The task trains and `encoder` is None, or no score can be computed from the data.
+        `second_encode` is for the second language of tasks that take an encoder for each. Default: `encode`. A task that trains
+        without `encoder`, and data without a score are an `InputError`.
         """
         if self.task.trains and encoder is None:
             raise InputError(f"task {self.name} trains a copy of the encoder; pass the encoder, not only `encode`")
@@ -99,11 +94,7 @@ class Plan:
     missing_members: dict[str, list[str]]  # for each reported group, the members without data
 
     def run(
-        self,
-        encode: Encode,
-        encoder: Encoder | None = None,
-        progress: Progress | None = None,
-        second_encode: Encode | None = None,
+        self, encode: Encode, encoder: Encoder | None = None, progress: Progress | None = None, second_encode=None
     ) -> dict:
         """Score all tasks, except those that `progress` has, and return the score section of results.json."""
         earlier = progress.tasks if progress else {}
@@ -129,15 +120,9 @@ def make_plan(
     skip_missing: bool = False,
     options: Options | None = None,
 ) -> Plan:
-    """Resolve the values of --tasks and validate all their files before anything is encoded.
+    """Resolve the values of --tasks (`catalogue.resolve`) and validate all their files before anything is encoded.
 
-    Args:
-        names: See `catalogue.resolve`.
-        data_dir: The data folder. Default: see `catalogue.default_data_dir`.
-        skip_missing: Whether to skip tasks without data instead of raising an error. A damaged file is always an error.
-
-    Raises:
-        InputError: A name is unknown, or data is missing or damaged.
+    Unknown names, damaged files and, unless `skip_missing`, missing ones are an `InputError`.
     """
     data_dir = default_data_dir() if data_dir is None else Path(data_dir)
     known = all_tasks(data_dir, options)
@@ -153,10 +138,8 @@ def make_plan(
             fix, needs = f"make it with: {preparation(names, data_dir)}", f"task {task.name} needs {absent[0]}"
             if not data_dir.is_dir():
                 raise InputError(f"--data_dir {data_dir}: no such folder, and {needs}; {fix}, or set MIRROR_DATA_DIR")
-            if absent[0] in (file.path for file in task.files if Path(file.path).is_absolute()):  # a flag names it
-                fix = "check the flag that names it"
-            else:
-                fix += ", or skip the task with --skip_missing"
+            by_flag = absent[0] in (file.path for file in task.files if Path(file.path).is_absolute())
+            fix = "check the flag that names it" if by_flag else f"{fix}, or skip the task with --skip_missing"
             raise InputError(f"{needs}, which is missing; {fix}")
     if missing:
         logger.warning("No data in %s for %s", data_dir, " ".join(missing))

@@ -104,24 +104,15 @@ def score_pairs(files: tuple[DataFile, ...], columns: tuple[str, str], encode: E
     for row, name in enumerate(data.get("subset", ())):
         rows_of.setdefault(name, []).append(row)
     if len(rows_of) > 1:
-        parts = {
-            name: metric.compute(predictions=cosines[rows], references=gold[rows]) for name, rows in rows_of.items()
-        }
-        subsets = {name: part["spearman"] for name, part in parts.items()}
+        rhos = (metric.compute(predictions=cosines[rows], references=gold[rows]) for rows in rows_of.values())
+        subsets = {name: rho["spearman"] for name, rho in zip(rows_of, rhos, strict=True)}
         fields |= {"mean_of_subsets": float(np.mean(list(subsets.values()))), "subsets": subsets}
     return fields
 
 
 def _task(
-    name: str,
-    paths: Mapping[str, int | None],
-    score_range: tuple[float, float],
-    columns: tuple[str, str],
-    group: str,
-    dataset: str,
-    published: str = "",
-    hub: tuple[str, ...] = (),
-) -> Task:
+    name: str, paths: Mapping, score_range: tuple, columns: tuple, group: str, dataset: str, published="", hub=()
+):
     """Build a task on files, by path with their numbers of rows (None: any)."""
     protocol = "all pairs concatenated, one Spearman rho between cosine and gold score"
     columns_of_file = (*columns, "score")

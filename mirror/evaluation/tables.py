@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from mirror.common.errors import InputError, one_line
 from mirror.data.files import ending_of
 from mirror.data.tables import columns_of
-from mirror.evaluation.task import Task
+from mirror.evaluation.task import DataFile, Task
 
 
 TABLE_ENDINGS = ("jsonl", "json", "csv", "tsv", "parquet")  # each also as .gz
@@ -24,6 +25,33 @@ class FileTask(Task):
 
     def is_available(self, data_dir: Path) -> bool:
         return not self.missing_files(data_dir)  # a wrong file is an error, and not missing data
+
+
+def file_task(
+    name: str, metric: str, protocol: str, dataset: str, read: Callable, inputs: tuple, score: Callable
+) -> FileTask:
+    """Build a task on files: `read(*inputs)`, of paths and settings, reads and checks, `score(data, encode)` scores.
+
+    What was read of the same files before is not read again.
+    """
+    paths = [each for each in inputs if isinstance(each, Path)]
+
+    def load():
+        return _read(read, inputs, tuple(map(_version_of, paths)))
+
+    files = tuple(DataFile(str(path), ()) for path in paths)
+    fields = {"dataset": dataset, "check_other_data": load}
+    return FileTask(name, metric, protocol, files, lambda encode, data_dir: score(load(), encode), **fields)
+
+
+@lru_cache(maxsize=8)
+def _read(read: Callable, inputs: tuple, versions: tuple):
+    return read(*inputs)
+
+
+def _version_of(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def stem(path: Path) -> str:
@@ -45,12 +73,6 @@ def find_column(path: Path, known: Sequence[str], names: Sequence[str]) -> str:
         if name in known:
             return name
     raise InputError(f"{path} has no column '{names[0]}'; it has {', '.join(known)}")
-
-
-def version_of(path: Path) -> tuple[int, ...]:
-    """Return what tells a replaced file from what was read of it before, in this process."""
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def parse_number(text: str, where: str) -> float:

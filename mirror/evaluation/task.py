@@ -114,14 +114,10 @@ class Options:
 class Task:
     """An evaluation task with one main score.
 
-    `score(encode, data_dir)` returns `main_score`, `num_examples` and any further fields for results.json. A task
-    without files also returns its own `data_sha256`. A task with `trains=True` receives the encoder instead of
-    `encode` and must not modify it. A task with `takes_second_encode=True` receives as third argument the `encode` of
-    its second language.
-
-    `plot({model: entry of results.json}, folder)` draws what the results of all models contain.
-    `plot_vectors(encode, data_dir, model, folder)` draws what needs embeddings. It runs on every process, because the
-    processes share the encoding. Both return the paths of the files that they wrote.
+    `score(encode, data_dir)` returns `main_score`, `num_examples` and any further fields for results.json. A task without files
+    also returns its own `data_sha256`. With `trains` it gets the encoder instead of `encode` and must not modify it, with
+    `takes_second_encode` also the `encode` of its second language. `plot({model: entry of results.json}, folder)` draws what the
+    results contain, and `plot_vectors(encode, data_dir, model, folder)`, on every process, what needs embeddings. Both return paths.
     """
 
     name: str

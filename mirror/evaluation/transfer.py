@@ -39,8 +39,7 @@ SICK_COLUMNS = ("sentence1", "sentence2", "score", "entailment")
 def tasks(data_dir: Path, options: Options) -> list[Task]:
     """Return the nine tasks of SentEval's tables, and one task for each language of XEVAL.
 
-    `senteval_dir` is a folder with the same files in another language, which replaces `senteval/` and `sts/sickr_*` of the
-    data folder. Its files may have any number of rows.
+    `senteval_dir` is a folder with the same files in another language and any number of rows.
     """
     folder = options.senteval_dir and str(Path(options.senteval_dir).resolve())
     found = tasks_in(folder, folder, any_rows=True) if folder else tasks_in("senteval", "sts")
@@ -68,10 +67,8 @@ def tasks_in(folder: str, sick_folder: str, any_rows: bool = False) -> list[Task
         return DataFile(f"{folder}/{name}.tsv", columns, () if any_rows else rows)
 
     labels, pairs = ("split", "text", "label"), ("split", "sentence1", "sentence2", "label")
-    sick = tuple(
-        DataFile(f"{sick_folder}/sickr_{part}.tsv", SICK_COLUMNS, () if any_rows else (rows,), (1, 5))
-        for part, rows in SICK_PARTS
-    )
+    sized = {f"{sick_folder}/sickr_{part}.tsv": () if any_rows else (rows,) for part, rows in SICK_PARTS}
+    sick = tuple(DataFile(path, SICK_COLUMNS, rows, (1, 5)) for path, rows in sized.items())
     nested = "accuracy, mean of 10 stratified folds; C by 5-fold cross-validation inside each"
     on_train = "accuracy on test; C by 10-fold cross-validation on train"
     on_dev = "accuracy on test; C by accuracy on dev"
@@ -79,8 +76,8 @@ def tasks_in(folder: str, sick_folder: str, any_rows: bool = False) -> list[Task
     on_label, on_entailment = (partial(score_dev_chosen, column) for column in ("label", "entailment"))
     return [
         *(
-            task(name.upper(), "accuracy", nested, score_nested, file(name, labels, *rows))
-            for name, rows in CROSS_VALIDATED.items()
+            task(name.upper(), "accuracy", nested, score_nested, file(name, labels, *n))
+            for name, n in CROSS_VALIDATED.items()
         ),
         task("SST-2", "accuracy", on_dev, on_label, file("sst2", labels, 70042)),
         task("TREC", "accuracy", on_train, score_train_test, file("trec", labels, 5952)),
@@ -142,11 +139,7 @@ def score_relatedness(files: tuple[DataFile, ...], encode: Encode, data_dir: Pat
 
 
 def scaled(vectors: np.ndarray) -> np.ndarray:
-    """Divide (N, D) vectors by their root mean square. SentEval does not do this.
-
-    It allows one grid of C for both BERT, whose vectors have a norm of about 15, and encoders with normalized embeddings. A
-    common factor has no other effect.
-    """
+    """Divide (N, D) vectors by their root mean square, unlike SentEval, so that one grid of C fits all encoders' norms."""
     return vectors / root_mean_square(vectors)
 
 
@@ -197,8 +190,8 @@ def soft_targets(scores: np.ndarray) -> np.ndarray:
 def fit_relatedness(features: np.ndarray, scores: np.ndarray, c: float) -> LogisticRegression:
     """Fit softmax regression to soft targets by repeating each row for its one or two classes with their weights.
 
-    This is the cross-entropy to the soft targets: Tai et al.'s KL divergence up to a constant. It is convex, so the result
-    does not depend on a seed, unlike SentEval's squared error. `features` are (N, F), `scores` (N,) from 1 to 5.
+    This is the cross-entropy to the soft targets: Tai et al.'s KL divergence up to a constant, convex and so without a seed,
+    unlike SentEval's squared error.
     """
     targets = soft_targets(scores)
     rows, classes = np.nonzero(targets)
@@ -214,8 +207,7 @@ def expected_score(model: LogisticRegression, features: np.ndarray) -> np.ndarra
 def fit(estimator, *arguments, **options):
     """Call `estimator.fit` without warnings that a weak penalty has not converged after 1,000 iterations.
 
-    The result is deterministic all the same, and the selection of C rejects it if it generalizes badly. BLAS has one thread:
-    an iteration is two products of a matrix and a vector, too short to share, and two threads took up to nine times as long.
+    BLAS has one thread: an iteration is too short to share, and two threads took up to nine times as long.
     """
     with warnings.catch_warnings(), threadpool_limits(1, user_api="blas"):
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -223,10 +215,7 @@ def fit(estimator, *arguments, **options):
 
 
 def _features(files: tuple[DataFile, ...], encode: Encode, data_dir: Path) -> tuple[Columns, np.ndarray]:
-    """Read the files of a task, and compute (N, F) features of its texts or pairs.
-
-    The three files of SICK are encoded and scaled together, and get a column `split`.
-    """
+    """Read a task's files, those of SICK together with a column `split`, and compute (N, F) features of its texts or pairs."""
     parts = [file.read(data_dir) for file in files]
     columns = parts[0]
     if len(parts) > 1:

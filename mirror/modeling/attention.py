@@ -17,7 +17,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.modeling_flash_attention_utils import _flash_attention_forward
 from transformers.utils import is_flash_attn_2_available
 
-from mirror.modeling.cpu_kernels import Group, attend_by_length, visible
+from mirror.modeling.cpu_kernels import Group, Scores, attend_by_length, visible
 from mirror.modeling.dropout import apply_dropout, drophead_scale
 
 
@@ -83,12 +83,11 @@ def mirror_attention(
     Args:
         attention_mask: (B, 1, T, T) bool. None: every token attends to every other, or those before it (`is_causal`).
         dropout: rate for the attention weights, 0 in eval mode.
-        sliding_window: tokens i and j attend to each other if |i - j| is less (ModernBERT's local layers).
-        is_causal: of the model's configuration, if it says so. Overrides that of the module.
-        softcap: scores are squashed to between plus and minus this number (Gemma 2).
-        bias: added to the scores of positions i and j, (H, L, L) for an L that no text exceeds (MPNet).
         packed: passed to `model(...)` as a keyword for a packed row. B is 1, T is the length of the row, and a token attends to
             its own text only.
+        is_causal: of the model's configuration, if it says so. Overrides that of the module.
+
+    The other arguments are those of `Scores`.
     """
     if key.shape[1] < query.shape[1]:  # grouped-query attention
         key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (key, value))
@@ -100,17 +99,17 @@ def mirror_attention(
     causal = of_module if is_causal is None else is_causal
     if sliding_window and of_module and not causal:
         sliding_window += 1  # transformers' window of a decoder that is made bidirectional includes its end
-    shape = {"sliding_window": sliding_window, "causal": causal, "softcap": softcap}
-    attend = partial(_attend, dropout=dropout, scaling=scaling, paired=paired, bias=bias, **shape)
+    scores = Scores(scaling or query.shape[-1] ** -0.5, sliding_window, causal, softcap, bias)
     if packed is None:
-        return attend(query, key, value, attention_mask, scale).transpose(1, 2).contiguous(), None
+        output = attend(query, key, value, attention_mask, scale, dropout, scores, paired)
+        return output.transpose(1, 2).contiguous(), None
     flat = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, H, d) each
     if query.device.type in BY_LENGTH:
-        tokens = attend_by_length(*flat, scale, packed.groups, dropout, scaling, **shape, bias=bias)
+        tokens = attend_by_length(*flat, scale, packed.groups, dropout, scores)
     elif bias is None and has_flash_attention(query):
-        tokens = attend_flash(*flat, scale, packed, dropout, scaling, **shape)
+        tokens = attend_flash(*flat, scale, packed, dropout, scores)
     else:
-        tokens = attend_padded(*flat, scale, packed, attend)
+        tokens = attend_padded(*flat, scale, packed, dropout, scores, paired)
     return tokens[None], None
 
 
@@ -121,21 +120,12 @@ def has_flash_attention(query: Tensor) -> bool:
 
 
 def attend_flash(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: Tensor | None,
-    packed: PackedLayout,
-    dropout: float,
-    scaling: float | None,
-    sliding_window: int | None,
-    causal: bool = False,
-    softcap: float | None = None,
+    query, key, value, scale: Tensor | None, packed: PackedLayout, dropout: float, scores: Scores
 ) -> Tensor:
     """Return attention of (S, H, d) each as (S, H, d), by flash-attn's kernel for variable lengths."""
     count, longest = len(packed.slots), packed.mask.shape[1]
-    options = {"dropout": dropout, "softmax_scale": scaling, "sliding_window": sliding_window, "is_causal": causal}
-    options |= {"softcap": softcap} if softcap else {}
+    options = {"dropout": dropout, "softmax_scale": scores.scaling, "sliding_window": scores.sliding_window}
+    options |= {"is_causal": scores.causal} | ({"softcap": scores.softcap} if scores.softcap else {})
     for side in "qk":
         options |= {f"cu_seq_lens_{side}": packed.bounds, f"max_length_{side}": longest}
     inputs = (x[None, :count] for x in (query, key, value))
@@ -146,49 +136,41 @@ def attend_flash(
     return F.pad(tokens, (0, 0, 0, 0, 0, len(query) - count))
 
 
-def attend_padded(query: Tensor, key: Tensor, value: Tensor, scale: Tensor | None, packed: PackedLayout, attend):
+def attend_padded(
+    query, key, value, scale: Tensor | None, packed: PackedLayout, dropout: float, scores: Scores, paired: bool = False
+) -> Tensor:
     """Return attention of (S, H, d) each as (S, H, d), padded for attention only."""
     # On a GPU one large product is faster than many small ones. At the length of a sentence, attention is a small part of a layer,
     # and everything else still runs on the packed row.
     parts = (packed.pad(x).transpose(1, 2) for x in (query, key, value))  # (N, H, T, d)
-    output = attend(*parts, packed.mask[:, None, None].bool(), scale)
+    output = attend(*parts, packed.mask[:, None, None].bool(), scale, dropout, scores, paired)
     tokens = output.transpose(1, 2).flatten(0, 1).index_select(0, packed.slots)
     return F.pad(tokens, (0, 0, 0, 0, 0, len(query) - len(tokens)))
 
 
-def _attend(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scale: Tensor | None,
-    *,
-    dropout: float,
-    scaling: float | None,
-    sliding_window: int | None,
-    paired: bool,
-    causal: bool = False,
-    softcap: float | None = None,
-    bias: Tensor | None = None,
+def attend(
+    query, key, value, mask: Tensor | None, scale: Tensor | None, dropout: float, scores: Scores, paired: bool = False
 ) -> Tensor:
     """Return attention of (B, H, T, d) each as (B, H, T, d)."""
     length = query.shape[2]
-    if (seen := visible(length, sliding_window, causal, query.device)) is not None:
+    if (seen := visible(length, scores, query.device)) is not None:
         mask = seen if mask is None else mask & seen
-    bias = None if bias is None else bias[None, :, :length, :length]
-    if softcap or (dropout and (paired or query.device.type == "cpu")):  # SDPA draws its own masks, slowly on a CPU
-        scores = (query @ key.transpose(2, 3)).mul_(scaling or query.shape[-1] ** -0.5)  # (B, H, T, T)
-        scores = (scores / softcap).tanh() * softcap if softcap else scores
-        scores = scores if bias is None else scores + bias
+    bias = None if scores.bias is None else scores.bias[None, :, :length, :length]
+    if scores.softcap or (
+        dropout and (paired or query.device.type == "cpu")
+    ):  # SDPA draws its own masks, slowly on a CPU
+        products = (query @ key.transpose(2, 3)).mul_(scores.scaling)  # (B, H, T, T)
+        products = (products / scores.softcap).tanh() * scores.softcap if scores.softcap else products
+        products = products if bias is None else products + bias
         if mask is not None:
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = scores.softmax(dim=-1).to(value.dtype)
+            products = products.masked_fill(~mask, torch.finfo(products.dtype).min)
+        weights = products.softmax(dim=-1).to(value.dtype)
         output = (apply_dropout(weights, dropout, paired) if dropout else weights) @ value
     else:
         if bias is not None:
             bias = bias.to(query.dtype)
             mask = bias if mask is None else bias.masked_fill(~mask, torch.finfo(bias.dtype).min)
-        output = F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scaling)
+        output = F.scaled_dot_product_attention(query, key, value, mask, dropout, scale=scores.scaling)
     return output if scale is None else output * scale[:, :, None, None].to(output.dtype)
 
 

@@ -43,7 +43,15 @@ def load_backbone(
         subfolder = backbone_subfolder(name_or_path)
         config = load_config(name_or_path, subfolder)
         if isinstance(config, StaticConfig):
-            return _load_static(name_or_path, subfolder, pooling, dtype)
+            if pooling != "mean":
+                reason = f"{name_or_path} is a static encoder, whose vectors are means"
+                raise InputError(f"--pooling {pooling}: {reason}; use mean")
+            trust.check_weights(name_or_path, subfolder)
+            trust.check_normalizer(name_or_path, read_json(name_or_path, "tokenizer.json", dict, subfolder))
+            model, tokenizer = load_static(name_or_path, subfolder, dtype)
+            pad_right(tokenizer)
+            check_vocabulary(tokenizer, model.config, name_or_path)
+            return model, tokenizer
         tokenizer = load_tokenizer(name_or_path, config, subfolder)
         trust.check_weights(name_or_path, subfolder)
         check_size(name_or_path, config, subfolder)
@@ -58,19 +66,6 @@ def load_backbone(
     return model, tokenizer
 
 
-def _load_static(name_or_path: str, subfolder: str, pooling: str, dtype: torch.dtype):
-    if pooling != "mean":
-        raise InputError(f"--pooling {pooling}: {name_or_path} is a static encoder, whose vectors are means; use mean")
-    trust.check_weights(name_or_path, subfolder)
-    trust.check_normalizer(
-        name_or_path, read_json(name_or_path, f"{subfolder}/tokenizer.json".lstrip("/"), dict) or {}
-    )
-    model, tokenizer = load_static(name_or_path, subfolder, dtype)
-    pad_right(tokenizer)
-    check_vocabulary(tokenizer, model.config, name_or_path)
-    return model, tokenizer
-
-
 def load_tokenizer(
     name_or_path: str, config: PretrainedConfig, subfolder: str | None = None
 ) -> PreTrainedTokenizerBase:
@@ -80,12 +75,11 @@ def load_tokenizer(
     """
     with loading(name_or_path):
         subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
-        rules = read_json(name_or_path, f"{subfolder}/tokenizer.json".lstrip("/"), dict)
-        trust.check_normalizer(name_or_path, rules or {})
+        trust.check_normalizer(name_or_path, read_json(name_or_path, "tokenizer.json", dict, subfolder))
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, subfolder=subfolder, **trust.remote_code())
         # A sentence-transformers checkpoint may ask for lower case, which the tokenizer's own files cannot:
         # transformers builds the normalizer of most tokenizers from their class.
-        settings = read_json(name_or_path, f"{subfolder}/{TRANSFORMER_SETTINGS}".lstrip("/"), dict) or {}
+        settings = read_json(name_or_path, TRANSFORMER_SETTINGS, dict, subfolder)
         if settings.get("do_lower_case") and not lowercases_first(tokenizer):
             if tokenizer.is_fast:
                 backend = tokenizer.backend_tokenizer
@@ -129,11 +123,9 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfi
     added = tokenizer.added_tokens_decoder if is_decoder(config) else {}
     beyond = [token for token, index in tokenizer.get_vocab().items() if index >= rows and index not in added]
     if beyond or not rows / 2 <= len(tokenizer) <= rows + len(added):  # embeddings are often padded to a round number
-        what = (
-            f"{name_or_path}: the tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}"
-        )
+        what = f"the tokenizer has {len(tokenizer):,} tokens, but the model has embeddings for {rows:,}"
         files = "its files (such as tokenizer.json or vocab.txt) are missing, or belong to another model"
-        raise InputError(f"{what}; {files}")
+        raise InputError(f"{name_or_path}: {what}; {files}")
     if tokenizer.pad_token_id is None:
         fix = 'add "pad_token" to its tokenizer_config.json, such as "[PAD]", with a token of its vocabulary'
         raise InputError(f"{name_or_path}: the tokenizer has no padding token, which batches need; {fix}")
@@ -208,9 +200,14 @@ def check_length(model: PreTrainedModel, max_seq_length: int) -> None:
         raise InputError(f"--max_seq_length {max_seq_length} is more than the {limit} positions of the model")
 
 
+def first_position(model: PreTrainedModel) -> int:
+    """Return the position id of a text's first token: 0, or after the padding index in RoBERTa's family."""
+    for name, module in model.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return module.padding_idx + 1
+    return 0
+
+
 def position_limit(model: PreTrainedModel) -> int:
     """Return the length of the longest row, in tokens, that the position embeddings allow."""
-    limit = getattr(model.config, "max_position_embeddings", None) or 1 << 30
-    embedding = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
-    padding_idx = getattr(embedding, "padding_idx", None)
-    return limit if padding_idx is None else limit - padding_idx - 1  # RoBERTa counts from after the padding index
+    return (getattr(model.config, "max_position_embeddings", None) or 1 << 30) - first_position(model)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,42 +19,42 @@ from mirror.modeling.dropout import dropout_mask
 Group = tuple[int, int]  # texts, tokens of each
 
 
+class Scores(NamedTuple):
+    """How attention makes scores of queries and keys."""
+
+    scaling: float  # factor of the products
+    sliding_window: int | None = (
+        None  # tokens i and j attend to each other if |i - j| is less (ModernBERT's local layers)
+    )
+    causal: bool = False  # no token attends to one after it
+    softcap: float | None = None  # scores are squashed to between plus and minus this number (Gemma 2)
+    bias: Tensor | None = (
+        None  # added to the scores of positions i and j, (H, L, L), L at least the longest text (MPNet)
+    )
+
+
 @torch.compiler.disable  # groups differ in every batch, and each would be compiled
 def attend_by_length(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    scale: Tensor | None,
-    groups: list[Group],
-    dropout: float = 0.0,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    causal: bool = False,
-    softcap: float | None = None,
-    bias: Tensor | None = None,
+    query, key, value, scale: Tensor | None, groups: list[Group], dropout: float, scores: Scores
 ) -> Tensor:
     """Return attention within each of the concatenated texts, (S, H, d) each as (S, H, d), with zeros after the last text.
 
     `scale` is drophead's factor of each head of a text, (texts, H). There is a group for every run of texts of equal
-    length, in packed order. The rest is as in `mirror.modeling.attention.mirror_attention`.
+    length, in packed order.
     """
-    scaling = scaling or query.shape[-1] ** -0.5
     noise = _noise(query, scale, groups, dropout)
-    return _AttentionByLength.apply(query, key, value, bias, noise, groups, scaling, sliding_window, causal, softcap)
+    return _AttentionByLength.apply(query, key, value, scores.bias, noise, groups, scores)
 
 
-def visible(length: int, sliding_window: int | None, causal: bool, device: torch.device) -> Tensor | None:
-    """Return which position sees which, (T, T): none after it if `causal`, and none `sliding_window` or more away.
-
-    None: every position sees every other.
-    """
-    is_local = sliding_window and length > sliding_window
-    if not (causal or is_local):
+def visible(length: int, scores: Scores, device: torch.device) -> Tensor | None:
+    """Return which position sees which, (T, T). None: every position sees every other."""
+    is_local = scores.sliding_window and length > scores.sliding_window
+    if not (scores.causal or is_local):
         return None
     position = torch.arange(length, device=device)
     distance = position[:, None] - position
-    seen = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
-    return seen & (distance.abs() < sliding_window) if is_local else seen
+    seen = distance >= 0 if scores.causal else torch.ones_like(distance, dtype=torch.bool)
+    return seen & (distance.abs() < scores.sliding_window) if is_local else seen
 
 
 def _noise(query: Tensor, scale: Tensor | None, groups: list[Group], dropout: float) -> list[Tensor | None]:
@@ -77,26 +78,26 @@ class _AttentionByLength(torch.autograd.Function):
     # bfloat16 oneDNN compiles and keeps a kernel per shape, which took more time than the products, and a megabyte each.
     @staticmethod
     @torch.autocast("cpu", enabled=False)
-    def forward(ctx, query, key, value, bias, noise, groups, scaling, sliding_window, causal, softcap):
+    def forward(ctx, query, key, value, bias, noise, groups, how):
         output, saved = query.new_zeros(query.shape), []
         ends = accumulate((texts * length for texts, length in groups), initial=0)
         places = [slice(start, end) for start, end in pairwise(ends)]
         for group, place, mask in zip(groups, places, noise, strict=True):
             q, k, v = (_take(x, place, group) for x in (query, key, value))  # (texts * H, T, d) each
-            scores, capped = torch.bmm(q, k.transpose(1, 2)).mul_(scaling), None
-            if softcap:
-                capped = scores.div_(softcap).tanh_()
-                scores = capped * softcap
+            scores, capped = torch.bmm(q, k.transpose(1, 2)).mul_(how.scaling), None
+            if how.softcap:
+                capped = scores.div_(how.softcap).tanh_()
+                scores = capped * how.softcap
             if bias is not None:
                 scores.unflatten(0, (group[0], -1)).add_(bias[:, : group[1], : group[1]])
-            if (seen := visible(group[1], sliding_window, causal, scores.device)) is not None:
+            if (seen := visible(group[1], how, scores.device)) is not None:
                 scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)
             weights = scores.softmax(dim=-1)
             _put(output, place, group, torch.bmm(weights if mask is None else weights * mask, v))
             saved += [q, k, v, weights, mask, capped]
         ctx.save_for_backward(*saved)
         ctx.bias = None if bias is None else bias.shape
-        ctx.groups, ctx.places, ctx.scaling = groups, places, scaling
+        ctx.groups, ctx.places, ctx.scaling = groups, places, how.scaling
         return output
 
     @staticmethod
@@ -104,11 +105,8 @@ class _AttentionByLength(torch.autograd.Function):
     @torch.autocast("cpu", enabled=False)
     def backward(ctx, gradient):
         of_inputs = [torch.zeros_like(gradient) for _ in range(3)]
-        of_bias = (
-            None
-            if ctx.bias is None
-            else gradient.new_zeros(ctx.bias, dtype=torch.promote_types(gradient.dtype, torch.float32))
-        )
+        wide = torch.promote_types(gradient.dtype, torch.float32)
+        of_bias = None if ctx.bias is None else gradient.new_zeros(ctx.bias, dtype=wide)
         saved = zip(*[iter(ctx.saved_tensors)] * 6, strict=True)  # six per group, as saved
         for group, place, (q, k, v, weights, mask, capped) in zip(ctx.groups, ctx.places, saved, strict=True):
             of_output = _take(gradient, place, group)
@@ -125,7 +123,7 @@ class _AttentionByLength(torch.autograd.Function):
             _put(of_inputs[0], place, group, torch.bmm(of_scores, k))
             _put(of_inputs[1], place, group, torch.bmm(of_scores.transpose(1, 2), q))
             _put(of_inputs[2], place, group, torch.bmm(noisy.transpose(1, 2), of_output))
-        return *of_inputs, of_bias, None, None, None, None, None, None
+        return *of_inputs, of_bias, None, None, None
 
 
 def _take(x: Tensor, where: slice, group: Group) -> Tensor:

@@ -24,8 +24,6 @@ from mirror.modeling.encoder import Encode, Encoder, deduplicated
 
 logger = logging.getLogger(__name__)
 
-SHARD_TEXTS = 8192
-
 
 def fingerprint(encoder: Encoder) -> str:
     """Return the hex digest of everything that an embedding depends on besides its text.
@@ -52,7 +50,7 @@ class EmbeddingCache:
     >>> encode = EmbeddingCache(Path("out/embeddings") / fingerprint(encoder)[:16], encoder.encode)
     """
 
-    def __init__(self, folder: Path, encode: Encode, shard_texts: int = SHARD_TEXTS):
+    def __init__(self, folder: Path, encode: Encode, shard_texts: int = 8192):
         self.folder, self.encode, self.shard_texts = folder, encode, shard_texts
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.modeling_outputs import BaseModelOutput
 
 from mirror.common.errors import InputError, library_errors
 from mirror.common.vectors import top_k, unit_length
@@ -241,16 +240,13 @@ class Encoder:
         padding = {"padding": "max_length", "max_length": self.max_seq_length} if self.pooling == "mean_padded" else {}
         batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
         output = self.model(**batch, output_hidden_states=self.pooling == "first_last_mean")
-        vectors = pool(*self._without_prompt(output, batch["attention_mask"]), self.pooling)
+        mask = batch["attention_mask"]
+        if self.prompt and not self.include_prompt and self.pooling != "pooler":
+            count = prompt_tokens(self.tokenizer, self.prompt, self.max_seq_length)
+            output, mask = without_first(output, mask, torch.full((len(mask),), count, device=mask.device))
+        vectors = pool(output, mask, self.pooling)
         vectors = self.head({"sentence_embedding": vectors})["sentence_embedding"] if len(self.head) else vectors
         return vectors[:, : self.truncate_dim]
-
-    def _without_prompt(self, output: BaseModelOutput, mask: Tensor) -> tuple[BaseModelOutput, Tensor]:
-        """Return the token vectors and the mask of a batch without the prompt, if the pooling leaves it out."""
-        if self.include_prompt or not self.prompt or self.pooling == "pooler":
-            return output, mask
-        count = prompt_tokens(self.tokenizer, self.prompt, self.max_seq_length)
-        return without_first(output, mask, torch.full((len(mask),), count, device=mask.device))
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, prompt: str, max_seq_length: int) -> int:

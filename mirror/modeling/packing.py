@@ -17,7 +17,7 @@ from mirror.common.errors import InputError, one_line
 from mirror.common.flags import share
 from mirror.data.batches import pack
 from mirror.modeling.attention import PackedLayout, use_mirror_attention
-from mirror.modeling.backbone import position_limit
+from mirror.modeling.backbone import first_position, position_limit
 from mirror.modeling.dropout import FastDropout, PairedDropout, check_views_agree, dummy_input_ids, set_dropout
 from mirror.modeling.pooling import pool, without_first
 from mirror.modeling.relative import OURS, take_packed_rows
@@ -40,18 +40,15 @@ def configure_noise_and_packing(
 ) -> bool:
     """Set the dropout, drophead and attention of `model` for training. Its config, weights and eval mode do not change.
 
+    Returns whether batches have to be packed (`pack`, `packed_forward`) or padded. A rate outside [0, 1) or a setting
+    that this architecture does not support is an `InputError`.
+
     Args:
         packing: `on`, `off`, or `auto`: wherever the model and the pooling allow it.
         dropout_rate: rate of every dropout. Default: the checkpoint's own rates, or 0 with drophead, as in the paper
             (Mirror-BERT, section 4.4).
         drophead_rate: probability that an attention head of a text is dropped.
         controlled_dropout: both views of a text see the same noise (Mirror-BERT, Table 8).
-
-    Returns:
-        Whether batches have to be packed (`pack`, `packed_forward`) or padded.
-
-    Raises:
-        InputError: a rate outside [0, 1), or a setting that this architecture does not support.
     """
     share("The paper uses 0.2 for BERT and 0.05 for RoBERTa")("--drophead_rate", drophead_rate)
     if dropout_rate is None and drophead_rate:
@@ -86,7 +83,9 @@ def packing_unsupported_reason(model: PreTrainedModel, pooling: str) -> str | No
         return reason
     training = model.training
     try:
-        difference = _packed_difference(model.eval())
+        with torch.no_grad():
+            vectors = pool(*packed_forward(model.eval(), _trial_batch(model), "mean"), "mean")
+        difference = _relative_difference(vectors, _padded_trial(model))
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         return f"{type(model).__name__} does not accept a packed row: {one_line(error, 120)}"
     finally:
@@ -121,13 +120,6 @@ def adopt_attention(model: PreTrainedModel, drophead_rate: float = 0.0, paired: 
 
 
 @torch.no_grad()
-def _packed_difference(model: PreTrainedModel) -> float:
-    """Return the relative difference of the packed and padded vectors of two texts."""
-    batch = _trial_batch(model)
-    return _relative_difference(pool(*packed_forward(model, batch, "mean"), "mean"), _padded_trial(model))
-
-
-@torch.no_grad()
 def _padded_trial(model: PreTrainedModel) -> Tensor:
     """Return the vectors of the two texts of `_trial_batch`, padded."""
     batch = _trial_batch(model)
@@ -152,14 +144,6 @@ def _trial_length(model: PreTrainedModel) -> int:
     # Longer than the window of layers in which a token sees only its neighbors, or the trial would miss an error there.
     window = getattr(model.config, "sliding_window", None) or 0
     return min(window + 9, position_limit(model), LONGEST_TRIAL)
-
-
-def first_position(model: PreTrainedModel) -> int:
-    """Return the position id of a text's first token: 0, or after the padding index in RoBERTa's family."""
-    for name, module in model.named_modules():
-        if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
-            return 0 if module.padding_idx is None else module.padding_idx + 1
-    return 0
 
 
 def packed_forward(

@@ -30,7 +30,6 @@ from mirror.modeling.static import UNLIMITED, StaticConfig
 logger = logging.getLogger(__name__)
 
 MIRROR_CONFIG = "mirror_config.json"  # the file that this project adds to a checkpoint
-HEADS_OF_TASKS = ("Classification", "QuestionAnswering", "MultipleChoice")  # ends of names of architectures
 FIRST_MODULES = ("Transformer", "Pooling")
 STATIC = "StaticEmbedding"  # the first module of an encoder that has no others before `LATER_MODULES`
 ROLES = ("query", "document")  # prompts that sentence-transformers chooses by itself
@@ -46,11 +45,14 @@ def checkpoint_settings(name_or_path: str) -> dict:
     """
     check_name(name_or_path)
     with loading(name_or_path):
-        settings = read_json(name_or_path, MIRROR_CONFIG, dict) or {}
+        settings = read_json(name_or_path, MIRROR_CONFIG, dict)
         if not settings or settings.get("has_head"):
-            modules = modules_of(name_or_path)
-            found = _sentence_transformers_settings(name_or_path, modules) if modules else _model2vec(name_or_path)
-            settings = found | settings
+            if modules := modules_of(name_or_path):
+                settings = _sentence_transformers_settings(name_or_path, modules) | settings
+            elif read_json(name_or_path, "config.json", dict).get("model_type") == "model2vec":
+                raise InputError(
+                    f"{name_or_path}: a model2vec folder without modules.json; save it again with model2vec"
+                )
         prompts = settings.get("prompts") or {}
         if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
             raise ValueError(f"prompts {prompts!r} are not texts by name")
@@ -71,10 +73,8 @@ def checkpoint_settings(name_or_path: str) -> dict:
 def warn_of_similarity(name_or_path: str, known: dict) -> None:
     """Log that a checkpoint names another similarity than the cosine. `known` are its `checkpoint_settings`."""
     if (similarity := known.get("similarity_fn_name") or "cosine") != "cosine":
-        message = (
-            "%s names the similarity '%s': checkpoints trained from it keep the name, but scores here are cosines"
-        )
-        logger.warning(message, name_or_path, similarity)
+        consequence = "checkpoints trained from it keep the name, but scores here are cosines"
+        logger.warning("%s names the similarity '%s': %s", name_or_path, similarity, consequence)
 
 
 def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_name: str | None) -> str:
@@ -96,20 +96,8 @@ def choose_prompt(name_or_path: str, known: dict, prompt: str | None, prompt_nam
 
 def is_static(name_or_path: str) -> bool:
     """Return whether a checkpoint is a static encoder, of sentence-transformers or of model2vec."""
-    if modules := modules_of(name_or_path):
-        return modules[0]["type"].rpartition(".")[2] == STATIC
-    return (read_json(name_or_path, "config.json", dict) or {}).get("model_type") == "model2vec"
-
-
-def _model2vec(name_or_path: str) -> dict:
-    """Return the settings of a folder of model2vec that has no modules.json. Empty for any other model."""
-    if not is_static(name_or_path):
-        return {}
-    from sentence_transformers.models import Normalize
-
-    config = read_json(name_or_path, "config.json", dict)
-    head = [Normalize()] if config.get("normalize") else []
-    return {"pooling": "mean", "max_seq_length": UNLIMITED, "head": head, "similarity_fn_name": "cosine"}
+    modules = modules_of(name_or_path)
+    return bool(modules) and modules[0]["type"].endswith(f".{STATIC}")
 
 
 def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> dict:
@@ -122,7 +110,7 @@ def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> d
     for module in modules:
         folder = check_inside(name_or_path, module["path"])
         trust.check_weights(name_or_path, folder)
-        config = read_json(name_or_path, f"{folder}/config.json", dict) or {} if folder else {}
+        config = read_json(name_or_path, "config.json", dict, folder) if folder else {}
         # As `check_size`, for a Dense and a LayerNorm.
         sizes = [config[name] for name in ("in_features", "out_features", "dimension") if name in config]
         stored = trust.weights_bytes(name_or_path, folder) or 0
@@ -132,18 +120,17 @@ def _sentence_transformers_settings(name_or_path: str, modules: list[dict]) -> d
             raise InputError(f"{asked}, but what is stored has {stored:,} bytes")
     with quiet():
         loaded = SentenceTransformer(name_or_path, device="cpu", **trust.remote_code(), model_kwargs=trust.weights())
-    mode, known = "mean" if static else loaded[1].pooling_mode, ", ".join(POOLING_MODES)
-    mode = "last" if mode == "lasttoken" else mode
-    if mode not in POOLING_MODES:
-        raise InputError(f"{name_or_path}: its pooling {mode!r} is not one that can be used: {known}")
     stated = {name: getattr(loaded, name) for name in ("max_seq_length", "prompts", "default_prompt_name")}
-    stated |= {"pooling": mode, "head": list(loaded)[1 if static else 2 :]}
     stated |= {"truncate_dim": getattr(loaded, "truncate_dim", None)}
+    stated["similarity_fn_name"] = str(getattr(loaded.similarity_fn_name, "value", loaded.similarity_fn_name))
     if static:
-        stated["max_seq_length"] = UNLIMITED
-    else:
-        stated["include_prompt"] = getattr(loaded[1], "include_prompt", True)
-    return stated | {"similarity_fn_name": str(getattr(loaded.similarity_fn_name, "value", loaded.similarity_fn_name))}
+        return stated | {"pooling": "mean", "max_seq_length": UNLIMITED, "head": list(loaded)[1:]}
+    mode = {"lasttoken": "last"}.get(loaded[1].pooling_mode, loaded[1].pooling_mode)
+    if mode not in POOLING_MODES:
+        known = ", ".join(POOLING_MODES)
+        raise InputError(f"{name_or_path}: its pooling {mode!r} is not one that can be used: {known}")
+    included = getattr(loaded[1], "include_prompt", True)
+    return stated | {"pooling": mode, "include_prompt": included, "head": list(loaded)[2:]}
 
 
 def modules_of(name_or_path: str) -> list[dict]:
@@ -151,23 +138,19 @@ def modules_of(name_or_path: str) -> list[dict]:
 
     Raises an `InputError` if it is damaged, or names a module that this project can neither use nor train through.
     """
-    modules = read_json(name_or_path, "modules.json", list) or []
+    modules = read_json(name_or_path, "modules.json", list)
     for number, module in enumerate(modules):
         library, _, kind = module["type"].rpartition(".")
-        static = modules[0]["type"].endswith(f".{STATIC}")
-        first = (STATIC,) if static else FIRST_MODULES
+        first = (STATIC,) if modules[0]["type"].endswith(f".{STATIC}") else FIRST_MODULES
         known = first[number : number + 1] or LATER_MODULES
         is_custom = not f"{library}.".startswith("sentence_transformers.")
         if is_custom and number >= len(first) and trust.remote_code()["trust_remote_code"]:
             continue
         if is_custom or kind not in known:
-            what = (
-                f"{name_or_path}: its module {number + 1}, {module['type']}, can be neither used nor trained through"
-            )
-            usable = (
-                f"{', '.join(FIRST_MODULES)} or {STATIC}, and then {', '.join(LATER_MODULES)} of sentence-transformers"
-            )
-            raise InputError(f"{what}; what can is {usable}")
+            what = f"{name_or_path}: its module {number + 1}, {module['type']}"
+            usable = f"{', '.join(FIRST_MODULES)} or {STATIC}, and then {', '.join(LATER_MODULES)}"
+            can = f"can be neither used nor trained through; what can is {usable} of sentence-transformers"
+            raise InputError(f"{what}, {can}")
     return modules
 
 
@@ -185,11 +168,12 @@ def check_inside(name_or_path: str, path: str) -> str:
     return path
 
 
-def read_json(name_or_path: str, filename: str, kind: type) -> dict | list | None:
-    """Return the content of a JSON file of a model, None without one. Raise an `InputError` if it holds no `kind`."""
+def read_json(name_or_path: str, filename: str, kind: type, subfolder: str = "") -> dict | list:
+    """Return the content of a JSON file of a model, empty without one. Raise an `InputError` if it holds no `kind`."""
+    filename = f"{subfolder}/{filename}".lstrip("/")
     path = trust.model_file(name_or_path, filename)
     if path is None:
-        return None
+        return kind()
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except ValueError as error:
@@ -209,20 +193,22 @@ def load_config(name_or_path: str, subfolder: str | None = None, masked: bool = 
         subfolder = backbone_subfolder(name_or_path) if subfolder is None else subfolder
         if is_static(name_or_path) and not masked:
             return StaticConfig()
-        trust.check_counts(name_or_path, read_json(name_or_path, f"{subfolder}/config.json".lstrip("/"), dict) or {})
+        trust.check_counts(name_or_path, read_json(name_or_path, "config.json", dict, subfolder))
         config = AutoConfig.from_pretrained(name_or_path, subfolder=subfolder, **trust.remote_code())
     if config.is_encoder_decoder or (masked and is_decoder(config)):
         reason = f"{name_or_path} ({config.model_type}) is not a bidirectional encoder"
         raise InputError(f"{reason}; give a masked LM such as bert-base-uncased")
-    if is_decoder(config) and not _attends(config):
+    kind = AutoModel._model_mapping[type(config)] if type(config) in AutoModel._model_mapping else None
+    # Of text only, with attention that goes through transformers' interface.
+    attends = kind and hasattr(config, "hidden_size") and kind._supports_attention_backend
+    if is_decoder(config) and (not attends or getattr(kind, "_is_stateful", False)):
         reason = f"{name_or_path} ({config.model_type}) is not a decoder of text with attention that can be pooled"
         raise InputError(f"{reason}; give one such as Qwen3, Llama, Mistral or Gemma, or a masked LM")
-    heads = [name for name in config.architectures or () if name.endswith(HEADS_OF_TASKS)]
+    tasks = ("Classification", "QuestionAnswering", "MultipleChoice")  # ends of names of architectures
+    heads = [name for name in config.architectures or () if name.endswith(tasks)]
     if heads and not subfolder and not modules_of(name_or_path):
-        message = (
-            "%s is a %s, such as a cross-encoder: its head is not used, and its vectors were trained for another task"
-        )
-        logger.warning(message, name_or_path, heads[0])
+        consequence = "its head is not used, and its vectors were trained for another task"
+        logger.warning("%s is a %s, such as a cross-encoder: %s", name_or_path, heads[0], consequence)
     return config
 
 
@@ -243,14 +229,6 @@ def check_direction(config: PretrainedConfig, pooling: str, name_or_path: str) -
     if pooling == "cls" and is_causal(config):
         reason = f"--pooling cls: {name_or_path} ({config.model_type}) is causal, so its first token sees no other"
         raise InputError(f"{reason}; use last or mean")
-
-
-def _attends(config: PretrainedConfig) -> bool:
-    """Return whether a model is of text only, and its attention goes through transformers' attention interface."""
-    if not hasattr(config, "hidden_size") or type(config) not in AutoModel._model_mapping:
-        return False
-    kind = AutoModel._model_mapping[type(config)]
-    return kind._supports_attention_backend and not getattr(kind, "_is_stateful", False)
 
 
 def check_name(name_or_path: str) -> None:

@@ -205,11 +205,9 @@ def append_layers(folder: str | Path, layers: Sequence[Dense]) -> None:
     """Append dense layers to the modules of the checkpoint in `folder`.
 
     Afterwards `modules.json` alone defines the embedding: `mirror_config.json`, which lists no further modules, is renamed to
-    `training_settings.json`. An `InputError`: it is no checkpoint, or `modules.json` cannot express its pooling.
+    `training_settings.json`. An `InputError`: `modules.json` cannot express its pooling.
     """
     folder = Path(folder)
-    if not (folder / "modules.json").exists():
-        raise InputError(f"{folder}: no modules.json; give a checkpoint of this project or of sentence-transformers")
     if not layers:
         return
     check_pooling(folder)

@@ -69,9 +69,7 @@ def _wrap(tokenizer: Tokenizer, name_or_path: str) -> PreTrainedTokenizerFast:
 def save_static(folder: Path, model: StaticModel, tokenizer: PreTrainedTokenizerFast, normalize: bool) -> None:
     """Write weights, tokenizer and model2vec's configuration. `normalize`: the vectors have unit length."""
     save_file({"embeddings": model.embeddings.detach().float().cpu().contiguous()}, folder / "model.safetensors")
-    backend = Tokenizer.from_str(
-        tokenizer.backend_tokenizer.to_str()
-    )  # a copy without what transformers sets per call
+    backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())  # transformers changes its own at each call
     backend.no_padding()
     backend.no_truncation()
     if tokenizer.model_max_length < UNLIMITED:

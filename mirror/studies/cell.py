@@ -29,13 +29,14 @@ def run_cell(path: Path) -> None:
     """Run the cell that `path`, a job.json written by `mirror.studies.jobs.Job.write`, describes."""
     job, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
     lock_output_dir(folder)  # a cell outlives a run_study.py that was killed
-    models = [Path(run["folder"]) for run in job["runs"]]
-    own_models = [Path(run["folder"]) for run in job["runs"] if not run["is_stage"]]
+    models, own_models = [], []
     start = time.perf_counter()
-    for run, model in zip(job["runs"], models, strict=True):
+    for run in job["runs"]:
+        models.append(model := Path(run["folder"]))
         if run["is_stage"]:
             finish_stage(model, run["identity"], run["command"])
         else:
+            own_models.append(model)
             shutil.rmtree(model, ignore_errors=True)  # left by an interrupted run
             run_script(run["command"])
     trained = time.perf_counter()
@@ -44,18 +45,16 @@ def run_cell(path: Path) -> None:
     record = RunRecord.load(models[-1]) if models else None
     if own_models:
         if job["dev_task"]:
-            state = json.loads((models[0] / "trainer_state.json").read_text(encoding="utf-8"))
-            history = state["log_history"]
+            history = json.loads((models[0] / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
             tasks |= {f"selection_{name}": agreement(history, name, job["dev_task"]) for name in CRITERIA}
         if own_text := own_text_of(RunRecord.load(models[0])):
             tasks["own_text"] = own_text
-    content = {
-        **{key: job[key] for key in ("row", "part", "seed")},
-        "seconds_training": round(trained - start, 1),
-        "seconds_scoring": round(time.perf_counter() - trained, 1),
-        "run_on": record and ", ".join([record.hardware, *(f"{name} {record.versions[name]}" for name in PACKAGES)]),
-        "tasks": tasks,
-    }
+    content = {key: job[key] for key in ("row", "part", "seed")} | {"seconds_training": round(trained - start, 1)}
+    content["seconds_scoring"] = round(time.perf_counter() - trained, 1)
+    content["run_on"] = record and ", ".join(
+        [record.hardware, *(f"{name} {record.versions[name]}" for name in PACKAGES)]
+    )
+    content["tasks"] = tasks
     for model in own_models if not job["keep_models"] else ():
         shutil.rmtree(model, ignore_errors=True)
     StoredWork(folder / RESULT, job["identity"]).save(content)
@@ -80,10 +79,7 @@ def run_script(command: Sequence[str]) -> None:
 
 
 def finish_stage(folder: Path, identity: dict, command: Sequence[str]) -> None:
-    """Run a stage of a chain unless it is finished. Resume it where it stopped.
-
-    Two processes never run the same stage: the second waits, and finds it finished.
-    """
+    """Run a stage of a chain, or resume it where it stopped. A second process that needs it waits, and finds it finished."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with acquire_lock(f"{folder}.lock"):
         record = check_stage(folder, identity)
@@ -125,21 +121,17 @@ def remove_stages(folder: Path) -> None:
 
 
 def agreement(log_history: Sequence[dict], criterion: str, task: str) -> dict:
-    """Compute the rank correlation over a run's checkpoints between a criterion and a labeled dev task.
+    """Compute Spearman's rho over a run's checkpoints between a criterion, negated if lower is better, and a dev task.
 
-    Returns:
-        The fields of a result, as in results.json. `main_score` is Spearman's rho, of the criterion negated if lower is better.
-
-    Raises:
-        InputError: fewer than three checkpoints were evaluated according to `log_history`, of trainer_state.json.
+    Returns the fields of a result. Fewer than three checkpoints in `log_history`, of trainer_state.json, are an `InputError`.
     """
-    from scipy.stats import spearmanr  # imported here: not every cell needs it
+    from scipy.stats import spearmanr  # not every cell needs it
 
-    evaluated = [row for row in log_history if row.get("step") != 0]  # the base model is no checkpoint
-    points = [row for row in evaluated if f"eval_{criterion}" in row and f"eval_{task}" in row]
+    names = {f"eval_{criterion}", f"eval_{task}"}
+    points = [row for row in log_history if row.get("step") != 0 and names <= row.keys()]  # 0: the base model
     if len(points) < 3:
-        few = f"{len(points)} checkpoints were scored, at least 3 are needed"
-        raise InputError(f"{few}; train longer or lower --eval_steps")
+        needed = "at least 3 are needed; train longer or lower --eval_steps"
+        raise InputError(f"{len(points)} checkpoints were scored, {needed}")
     values, dev = ([row[f"eval_{name}"] for row in points] for name in (criterion, task))
     better = [-value for value in values] if CRITERIA[criterion] == "lower" else values
     return {
@@ -157,17 +149,17 @@ def agreement(log_history: Sequence[dict], criterion: str, task: str) -> dict:
 def own_text_of(record: RunRecord) -> dict | None:
     """Return what a run measured on its held-out texts, as a result in results.json, or None if it held out none.
 
-    `main_score` is what `--select_by own_text` takes, `before` the same of the base model, `tests` the mean reciprocal rank
-    of each test, and `alignment_uniformity` the sum, of which lower is better.
+    `main_score` is what `--select_by own_text` takes. `before` is that of the base model.
     """
     if not record.own_text:
         return None
     from scipy.stats import gmean
 
+    views = record.held_out_views or {}  # a rival has no noisy views
     return {
         "main_score": float(gmean([test["mrr_after"] for test in record.own_text])),
         "before": float(gmean([test["mrr_before"] for test in record.own_text])),
         "num_examples": record.own_text[0]["texts"],
         "tests": {test["test"]: test["mrr_after"] for test in record.own_text},
-        ALIGNMENT_UNIFORMITY: record.held_out_views[ALIGNMENT_UNIFORMITY],
+        **{name: views[name] for name in (ALIGNMENT_UNIFORMITY,) if name in views},
     }

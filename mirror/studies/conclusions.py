@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from mirror.evaluation.published import checkpoint_name
 from mirror.studies.scores import Base, Score, markdown, published_scores, shown_columns
@@ -36,22 +36,14 @@ def gain_of(base: Base, claim: Claim) -> Score | None:
     return None if None in found else difference(*found) if len(found) > 1 else found[0]
 
 
-def is_about(claim: Claim, base: Base) -> bool:
-    """Return whether a claim is about such a base model."""
-    return claim.is_about(checkpoint_name(base.facts["model"]), family_of(base.facts["model_type"]))
-
-
 def judgements_of(base: Base) -> dict[Claim, str]:
     """Judge each of the paper's conclusions about such a base model whose rows have scores."""
-    claims = [claim for claim in base.study.claims if is_about(claim, base)]
+    claims = [claim for claim in base.study.claims if base.is_judged_by(claim)]
     return {claim: judge(gain, claim.within) for claim in claims if (gain := gain_of(base, claim))}
 
 
 def judge(gain: Score, within: float = 0.0) -> str:
-    """Return whether a difference is above zero, or above -`within`, below it, neither for sure, or is that of one seed.
-
-    A difference between scores of base models has no seed. It has to be larger than `TOLERANCE`.
-    """
+    """Judge a difference: above zero (or -`within`), below it, neither for sure, or one seed. Without seeds, by `TOLERANCE`."""
     limits = (gain.mean - TOLERANCE, gain.mean + TOLERANCE) if None in gain.by_seed else gain.interval
     if limits is None:
         return ONE_SEED
@@ -59,15 +51,11 @@ def judge(gain: Score, within: float = 0.0) -> str:
     return ABOVE if low > -within else BELOW if high < -within else UNRESOLVED
 
 
-def verdict_on(base: Base) -> str:
-    """Return the verdict on a study with one base model, or nothing if no two rows that the paper compares have scores."""
-    judgements = list(judgements_of(base).values())
-    return verdict(judgements) if judgements else ""
-
-
-def verdict(judgements: Sequence[str]) -> str:
-    """Return one of four words for all differences that can be judged, and how many of them are what."""
-    count = {kind: judgements.count(kind) for kind in (*JUDGEMENTS, ONE_SEED)}
+def verdict(judgements: Collection[str]) -> str:
+    """Return one of five words for all differences that can be judged, and how many of them are what, or nothing for none."""
+    if not judgements:
+        return ""
+    count = {kind: list(judgements).count(kind) for kind in (*JUDGEMENTS, ONE_SEED)}
     kind = MIXED if count[BELOW] else NOT_CONTRADICTED if count[UNRESOLVED] else AGREES
     if count[BELOW] > count[ABOVE]:
         kind = CONTRADICTED
@@ -76,23 +64,12 @@ def verdict(judgements: Sequence[str]) -> str:
     return f"{kind} ({', '.join(f'{number} {each}' for each, number in count.items() if number)})"
 
 
-def format_difference(gain: Score) -> str:
-    """Format a mean difference with its interval: `+0.3400 (+0.0667 to +0.6133)`."""
-    limits = gain.interval
-    return f"{gain.mean:+.4f}" + (f" ({limits[0]:+.4f} to {limits[1]:+.4f})" if limits else "")
-
-
 def format_differences(study: Study, bases: Mapping[str, Base]) -> str:
-    """Format a Markdown table with a line for each of the paper's conclusions, or for each printed one without base models.
+    """Format a Markdown table with a line for each of the paper's conclusions, empty if there is none.
 
-    Args:
-        bases: header of the column of differences -> base model; a column of judgements follows each.
-
-    Returns:
-        The table, or an empty string if there is no line.
+    `bases` maps the header of the column of differences to a base model. Without any, only printed differences have lines.
     """
-    lines = [["difference", "in the paper"], ["---", "---:", *["---:", "---"] * len(bases)]]
-    lines[0] += [cell for name in bases for cell in (name, "")]
+    lines = [["difference", "in the paper", *(cell for name in bases for cell in (name, ""))]]
     by_checkpoint = {checkpoint_name(base.facts["model"]): base for base in bases.values()}
     labels = [shown_columns(study, base.scores) for base in bases.values()]
     for claim in study.claims:
@@ -101,15 +78,15 @@ def format_differences(study: Study, bases: Mapping[str, Base]) -> str:
         gains = [gain_of(by_checkpoint[name], claim) for name in claim.models if name in by_checkpoint]
         across = difference(*gains) if len(gains) == 2 and None not in gains else None
         for name, base in by_checkpoint.items():
-            gain, judgement = gain_of(base, claim) if is_about(claim, base) else None, ""
+            gain, judgement = gain_of(base, claim) if base.is_judged_by(claim) else None, ""
             if across:
                 gain = across if name == claim.models[0] else None
-            elif not gain and (claim.models or is_about(claim, base)):
+            elif not gain and (claim.models or base.is_judged_by(claim)):
                 judgement = NOT_RUN
-            line += [format_difference(gain), judge(gain, claim.within)] if gain else ["", judgement]
+            line += [gain.as_difference(), judge(gain, claim.within)] if gain else ["", judgement]
         if bases or printed is not None:
             lines.append(line)
-    return markdown(lines) if len(lines) > 2 else ""
+    return markdown(lines, (0, *range(3, len(lines[0]), 2))) if len(lines) > 1 else ""
 
 
 def printed_difference(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
-from mirror.evaluation.plots import COLOURS, save
-from mirror.studies.scores import Base, Score, base_of, column_header, published_scores, scored, shown_columns
+from mirror.evaluation.plots import COLOURS, draw_histograms, draw_roc_curves, save
+from mirror.studies.scores import Base, Score, base_of, column_header, published_scores, shown_columns
 from mirror.studies.study import AVERAGE
 from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
 
@@ -62,8 +62,14 @@ def _score_panels(figure: SubFigure | None, base: Base) -> tuple[float, float] |
         ours = {row: scores[row][label] for row in rows if label in scores[row]}
         printed = {row: of_row[label] for row, of_row in theirs.items() if label in of_row}
         header = column_header(study, columns, label)
-        if study.figure == "curve":
-            _curve(axes, rows, ours, printed)
+        if study.figure == "curve":  # over the rows, which are numbers
+            numbers = {row: float(row) for row in rows}
+            _draw_scores(axes, numbers, ours, printed, along_x=False)
+            if max(numbers.values()) >= 16 * min(numbers.values()):
+                axes.set_xscale("log")
+            ticks = [f"{number / 1000:g}k" if number >= 1000 else f"{number:g}" for number in numbers.values()]
+            axes.set_xticks(list(numbers.values()), ticks)
+            axes.minorticks_off()
             if ranks := base.facts.get("ranks"):  # Mirror-BERT Figure 8: bars behind the curve
                 behind = axes.twinx()
                 width = 0.8 * min(map(float, ranks))
@@ -71,90 +77,52 @@ def _score_panels(figure: SubFigure | None, base: Base) -> tuple[float, float] |
                 behind.set_ylabel("words of the test set")
             axes.set(xlabel=study.title.split(": ")[1], ylabel=header)
         else:
-            _dots(axes, rows, ours, printed)
-            axes.set_xlabel(header)
+            _draw_scores(axes, {row: number for number, row in enumerate(rows)}, ours, printed, along_x=True)
+            for row, score in ours.items():
+                beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 9}
+                axes.text(1.02, rows.index(row), f"{score.mean:.3f}", **beside)
+            axes.margins(x=0.08)
+            axes.set_yticks(range(len(rows)), rows)
+            axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=header)
     for axes in list(grid.flat)[len(labels) :]:
         axes.remove()
     if any(theirs.values()):
         handles, names = grid[0, 0].get_legend_handles_labels()
-        by_name = dict(zip(names, handles, strict=True))
-        figure.legend(by_name.values(), by_name.keys(), loc="outside lower center", frameon=False, ncols=2)
+        figure.legend(handles, names, loc="outside lower center", frameon=False, ncols=2)
 
 
-def _dots(axes: Axes, rows: Sequence[str], ours: Mapping[str, Score], theirs: Mapping[str, float]) -> None:
-    """Draw for each row its mean with its interval, a point for each seed, and the mean as text."""
-    places = {row: number for number, row in enumerate(rows)}
-    axes.grid(axis="both", color="0.92")
-    axes.set_axisbelow(True)
-    for row, score in ours.items():
-        _draw_seeds(axes, score, places[row], along_x=True)
-        axes.plot(score.mean, places[row], "o", color=COLOURS[0], markersize=5, zorder=4, label="ours")
-        beside = axes.get_yaxis_transform()
-        axes.text(1.02, places[row], f"{score.mean:.3f}", transform=beside, va="center", fontsize=9)
-    if theirs:
-        look = {"marker": "D", "s": 22, "color": COLOURS[1], "zorder": 3}
-        axes.scatter(theirs.values(), [places[row] for row in theirs], label="published", **look)
-    axes.margins(x=0.08)
-    axes.set_yticks(range(len(rows)), rows)
-    axes.set_ylim(len(rows) - 0.5, -0.5)
-
-
-def _curve(axes: Axes, rows: Sequence[str], ours: Mapping[str, Score], theirs: Mapping[str, float]) -> None:
-    """Draw the scores with their intervals as a curve over the rows, which are numbers."""
+def _draw_scores(
+    axes: Axes, places: Mapping[str, float], ours: Mapping[str, Score], theirs: Mapping[str, float], along_x: bool
+) -> None:
+    """Draw seeds, interval and mean of each row at its place on the other axis. Over numbers, lines join the means."""
     axes.grid(color="0.92")
+    axes.set_axisbelow(True)
+
+    def plot(scores: Iterable[float], rows: Iterable[str], style: str, **look) -> None:
+        values, at = list(scores), [places[row] for row in rows]
+        axes.plot(*((values, at) if along_x else (at, values)), style, **look)
+
     for row, score in ours.items():
-        _draw_seeds(axes, score, float(row), along_x=False)
-    means = [score.mean for score in ours.values()]
+        if limits := score.interval:
+            plot(limits, [row] * 2, "-", color=COLOURS[0], linewidth=1.5)
+            plot(score.values, [row] * len(score.values), "o", color=COLOURS[5], markersize=3.5, zorder=3)
+    line, dashes = ("", "") if along_x else ("-", "--")
     if ours:
-        axes.plot(list(map(float, ours)), means, "o-", color=COLOURS[0], markersize=5, label="ours")
+        means = (score.mean for score in ours.values())
+        plot(means, ours, f"o{line}", color=COLOURS[0], markersize=5, zorder=4, label="ours")
     if theirs:
-        published = list(map(float, theirs)), list(theirs.values())
-        axes.plot(*published, "D--", color=COLOURS[1], markersize=4, label="published")
-    numbers = [float(row) for row in rows]
-    if max(numbers) >= 16 * min(numbers):
-        axes.set_xscale("log")
-    axes.set_xticks(numbers, [f"{number / 1000:g}k" if number >= 1000 else f"{number:g}" for number in numbers])
-    axes.minorticks_off()
-
-
-def _draw_seeds(axes: Axes, score: Score, place: float, along_x: bool) -> None:
-    """Draw the seeds of a score as points and its interval as a line, at a place on the other axis."""
-    if limits := score.interval:
-        line, points = (limits, [place] * 2), (score.values, [place] * len(score.values))
-        axes.plot(*(line if along_x else line[::-1]), color=COLOURS[0], linewidth=1.5)
-        axes.scatter(*(points if along_x else points[::-1]), s=12, color=COLOURS[5], zorder=3)
+        plot(theirs.values(), theirs, f"D{dashes}", color=COLOURS[1], markersize=4.5, zorder=3, label="published")
 
 
 def _roc(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     """Draw the ROC curves of the rows (Mirror-BERT Figure 4)."""
-    if figure is None:
-        return 4.8, 4.6
-    axes = figure.subplots()
-    axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle="--")
-    for (row, result), color in zip(_first_seed(base, "qnli").items(), COLOURS, strict=False):
-        curve, label = result["roc_curve"], f"{row} (AUC {result['main_score']:.3f})"
-        axes.plot(curve["false_positive_rate"], curve["true_positive_rate"], color=color, label=label)
-    axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1), aspect="equal")
-    axes.legend(loc="lower right", frameon=False, fontsize=9)
+    return (4.8, 4.6) if figure is None else draw_roc_curves(figure, _first_seed(base, "qnli"))
 
 
 def _histograms(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     """Draw the cosines of positive and negative pairs, a panel for each row (Mirror-BERT Figure 7)."""
     histograms = {row: result["histogram"] for row, result in _first_seed(base, "qqp_cosine").items()}
-    if figure is None:
-        return 6.0, 2.1 * len(histograms)
-    panels = figure.subplots(len(histograms), sharex=True, squeeze=False)[:, 0]
-    counts = sum(np.asarray(each[kind]) for each in histograms.values() for kind in ("positive", "negative"))
-    filled = np.flatnonzero(counts)  # so that a narrow range of cosines stays visible
-    for axes, (row, histogram) in zip(panels, histograms.items(), strict=True):
-        edges = np.asarray(histogram["bin_edges"])
-        for kind, color in zip(("positive", "negative"), COLOURS, strict=False):
-            share = np.asarray(histogram[kind]) / max(1, sum(histogram[kind]))
-            axes.stairs(share, edges, fill=True, color=color, alpha=0.55, label=f"{kind} pairs")
-        axes.set(ylabel="share of pairs", xlim=(edges[filled[0]], edges[filled[-1] + 1]))
-        axes.set_title(row, loc="left", fontsize=10)
-    panels[0].legend(frameon=False)
-    panels[-1].set_xlabel("cosine")
+    return (6.0, 2.1 * len(histograms)) if figure is None else draw_histograms(figure, histograms)
 
 
 def _agreement(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
@@ -178,20 +146,20 @@ def _agreement(figure: SubFigure | None, base: Base) -> tuple[float, float] | No
 
 def _own_text(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     """Draw the criterion of each run against its score: a panel per task, a color per corpus, a marker per base model."""
-    runs, tasks = [record for record in base.records if OWN_TEXT in record["tasks"]], scored(base.study)
+    runs, tasks = [record for record in base.records if OWN_TEXT in record["tasks"]], base.study.scored
     if figure is None:
         return 7.2, 3.0 * -(-len(tasks) // 2)
     bases, corpora = (list(dict.fromkeys(map(of, runs))) for of in (base_of, lambda run: run["part"]))
-    looks = {"color": dict(zip(corpora, COLOURS, strict=False)), "marker": dict(zip(bases, MARKERS, strict=False))}
+    colors, markers = dict(zip(corpora, COLOURS, strict=False)), dict(zip(bases, MARKERS, strict=False))
     grid = figure.subplots(-(-len(tasks) // 2), 2, squeeze=False)
     for axes, task in zip(grid.flat, tasks, strict=False):
-        for run in runs:
-            if task in run["tasks"]:
-                place = (run["tasks"][name]["main_score"] for name in (OWN_TEXT, task))
-                axes.scatter(*place, s=18, color=looks["color"][run["part"]], marker=looks["marker"][base_of(run)])
+        for corpus, name in product(corpora, bases):
+            group = [run["tasks"] for run in runs if (run["part"], base_of(run)) == (corpus, name)]
+            points = [[scores[of]["main_score"] for scores in group if task in scores] for of in (OWN_TEXT, task)]
+            axes.scatter(*points, s=18, color=colors[corpus], marker=markers[name])
         axes.set(title=task, xlabel="own_text", ylabel="score")
-    keys = [Line2D([], [], linestyle="", marker=MARKERS[0], color=color) for color in looks["color"].values()]
-    keys += [Line2D([], [], linestyle="", marker=marker, color="gray") for marker in looks["marker"].values()]
+    keys = [Line2D([], [], linestyle="", marker=MARKERS[0], color=color) for color in colors.values()]
+    keys += [Line2D([], [], linestyle="", marker=marker, color="gray") for marker in markers.values()]
     figure.legend(keys, [*corpora, *bases], loc="outside lower center", frameon=False, ncols=4, fontsize=8)
 
 

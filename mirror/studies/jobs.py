@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from mirror.cmlm.options import PAPER_LENGTH, CMLMDataArguments, CMLMOptions, CMLMScriptArguments
+from mirror.cmlm.options import PAPER_LENGTH, CMLMDataArguments, CMLMOptions
 from mirror.common.config_parser import check_flags
 from mirror.common.errors import InputError, did_you_mean
 from mirror.common.files import atomic_write_text
@@ -34,8 +34,9 @@ SET_BY_STUDIES = {"model_name_or_path", "train_file", "dataset_name", "output_di
                   "config", "stage", "bitext_file", "nli_file", "language", "resume_from_checkpoint"}  # fmt: skip
 OPTIONS = {
     "run_mirror.py": (ScriptArguments, CorpusSource, MirrorOptions),
-    "run_cmlm.py": (CMLMScriptArguments, CMLMDataArguments, CMLMOptions),
+    "run_cmlm.py": (ScriptArguments, CMLMDataArguments, CMLMOptions),
 }
+RIVALS = "mirror/studies/rivals.py"
 MODELS = ("model_name_or_path", "second_model_name_or_path")
 PATHS = {"output_dir", "data_dir", "train_file", "bitext_file", "nli_file"}  # the files are known by their content
 
@@ -53,11 +54,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Job:
-    """A cell with one seed.
+    """A cell with one seed. Its identity says whether it is done already, also by another study.
 
-    Its identity names every input by content: the flags that matter, models, corpora, evaluation data and library versions.
-    It decides both whether the cell is done already and whether another study has done it. Where the study runs, the names
-    of rows and parts, and paths are not part of it.
+    It names every input by content. Names of rows and parts, and paths are not part of it.
     """
 
     cell: Cell
@@ -78,18 +77,15 @@ class Job:
 
     def write(self, keep_models: bool) -> Path:
         """Write the job.json that `mirror.studies.cell.run_cell` reads."""
-        content = {
-            **{"row": self.cell.row, "part": self.cell.part, "seed": self.seed},
-            "runs": [
-                {"command": command(run.script, run.flags), "folder": str(run.folder)}
-                | {"is_stage": run.is_stage, "identity": run.identity}
-                for run in self.runs
-            ],
-            "evaluate": command("run_eval.py", self.evaluate),
-            "dev_task": self.runs[0].flags["eval_tasks"][0] if "select_by" in self.cell.flags else None,
-            "keep_models": keep_models,
-            "identity": self.identity,
-        }
+        runs = [
+            {"command": command(run.script, run.flags), "folder": str(run.folder)}
+            | {"is_stage": run.is_stage, "identity": run.identity}
+            for run in self.runs
+        ]
+        content = {"row": self.cell.row, "part": self.cell.part, "seed": self.seed, "runs": runs}
+        content |= {"evaluate": command("run_eval.py", self.evaluate), "keep_models": keep_models}
+        content["dev_task"] = self.runs[0].flags["eval_tasks"][0] if "select_by" in self.cell.flags else None
+        content["identity"] = self.identity
         atomic_write_text(self.folder / JOB, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
         return self.folder / JOB
 
@@ -99,11 +95,7 @@ class Job:
 
 
 def make_jobs(study: Study, setup: Setup) -> tuple[list[Job], list[str]]:
-    """Return the jobs of a study, the seeds of a cell one after the other, and a line per reason why cells are left out.
-
-    Raises:
-        InputError: data, a corpus, a model or a recipe is missing, a stage has another identity, or a flag is not allowed.
-    """
+    """Return the jobs of a study, the seeds of a cell one after the other, and a line per reason why cells are left out."""
     _check(study, setup)
     jobs: list[Job] = []
     left_out: dict[str, list[str]] = {}  # reason -> cells
@@ -117,7 +109,7 @@ def make_jobs(study: Study, setup: Setup) -> tuple[list[Job], list[str]]:
         if data:
             for seed in setup.seeds if cell.corpora or cell.chain else (None,):
                 jobs.append(_job(study, replace(cell, tasks=tuple(data)), seed, setup, data))
-    for run in next((job.runs for job in jobs if job.runs), ())[:1]:  # so that a mistyped flag is refused at once
+    for run in next((job.runs for job in jobs if job.runs and not job.cell.method), ())[:1]:  # a mistyped flag
         check_flags(OPTIONS[run.script], as_arguments(run.flags))
     return jobs, [f"left out of {', '.join(names)}: {reason}" for reason, names in left_out.items()]
 
@@ -153,16 +145,12 @@ def _reason_to_leave_out(study: Study, cell: Cell, setup: Setup) -> str:
     if study.is_cmlm and cell.part and cell.part not in setup.language_models:
         return f"another model than the study's; name it with --language_models {cell.part}=MODEL"
     folders = ", ".join(map(str, setup.corpus_dirs))
+    chain = [(stage.data[flag], files) for stage in cell.chain for flag, files in _stage_files(stage, setup).items()]
     reasons = [
-        f"no {stage.data[flag]} in {folders} (docs/studies/README.md explains the folder)"
-        for stage in cell.chain
-        for flag, files in _stage_files(stage, setup).items()
-        if not files
+        f"no {name} in {folders} (docs/studies/README.md explains the folder)" for name, files in chain if not files
     ]
-    paths = map(setup.corpus, cell.texts)
-    reasons += [
-        f"no corpus {path} (docs/studies/README.md says how to make it)" for path in paths if not path.is_file()
-    ]
+    lacking = (path for path in map(setup.corpus, cell.texts) if not path.is_file())
+    reasons += [f"no corpus {path} (docs/studies/README.md says how to make it)" for path in lacking]
     if not reasons:
         available = sum(corpus_facts(setup.corpus(name))[0] for name in cell.corpora)
         if available >= asked:
@@ -176,7 +164,7 @@ def _reason_to_leave_out(study: Study, cell: Cell, setup: Setup) -> str:
 @cache
 def data_of(
     tasks: tuple[str, ...], data_dir: Path, skip_missing: bool = False, options: Options | None = None
-) -> dict[str, list[str | None]]:
+) -> dict:
     """Return protocol and SHA-256 of the data of each task that has data. The hash is None where no files hold it."""
     found = [prepared.task for prepared in make_plan(tasks, data_dir, skip_missing, options).tasks]
     return {task.name: [task.protocol, task.data_sha256(data_dir) if task.files else None] for task in found}
@@ -216,8 +204,13 @@ def _job(study: Study, cell: Cell, seed: int | None, setup: Setup, data: Mapping
     }
     if not runs:  # trained checkpoints store these settings
         length = PAPER_LENGTH if study.is_cmlm else LEVELS[cell.level]["max_seq_length"]
-        pooling = setup.extra.get("pooling") or ["mean" if study.is_cmlm else _pooling(cell, models[0], setup)]
-        evaluate["pooling"] = [cell.pooling] if cell.pooling else pooling
+        recipe = setup.recipe_of(cell, models[0])
+        pooling = cell.pooling or (setup.extra.get("pooling") or [""])[0] or ("mean" if study.is_cmlm else "")
+        pooling = pooling or (
+            recipes()[recipe]["pooling"] if recipe else checkpoint_settings(models[0]).get("pooling")
+        )
+        pooling = pooling or LEVELS[cell.level].get("pooling") or default_pooling(model_type(models[0]))
+        evaluate["pooling"] = [pooling]
         evaluate["max_seq_length"] = setup.extra.get("max_seq_length", [str(length)])
     if cell.isotropy_texts:
         evaluate["isotropy_texts"] = [str(setup.corpus(cell.isotropy_texts))]
@@ -243,14 +236,6 @@ def _job(study: Study, cell: Cell, seed: int | None, setup: Setup, data: Mapping
     return Job(cell, seed, folder, runs, evaluate, identity, None not in (sha256 for _, sha256 in data.values()))
 
 
-def _pooling(cell: Cell, model: str, setup: Setup) -> str:
-    """Return the pooling of a cell that is not trained and does not name one."""
-    if recipe := setup.recipe_of(cell, model):
-        return recipes()[recipe]["pooling"]
-    own = checkpoint_settings(model).get("pooling")
-    return own or LEVELS[cell.level].get("pooling") or default_pooling(model_type(model))
-
-
 def _as_flags(settings: Mapping) -> Flags:
     return {key: [str(value)] for key, value in settings.items()}
 
@@ -265,33 +250,30 @@ def _identity_of(name: str, flags: Flags, without: set[str]) -> dict[str, list[s
 def _mirror_runs(cell: Cell, seed: int | None, folder: Path, setup: Setup) -> tuple[Run, ...]:
     """Return the run of a cell's encoder, and that of its second language if there is one."""
     runs = []
-    encoders = (("run_mirror.py", "model", cell.corpora), ("second run_mirror.py", "second_model", cell.second[1:]))
-    for (script, name, corpora), model in zip(encoders, setup.models_of(cell), strict=False):
+    script = RIVALS if cell.method else "run_mirror.py"
+    encoders = ((script, "model", cell.corpora), (f"second {script}", "second_model", cell.second[1:]))
+    for (shown, name, corpora), model in zip(encoders, setup.models_of(cell), strict=False):
         if not corpora:
             continue
         recipe = setup.recipe_of(cell, model)
-        flags = _as_flags(recipes()[recipe] if recipe else {}) | {
+        own = {"method": [cell.method]} if cell.method else {"level": [cell.level]}
+        flags = _as_flags(recipes()[recipe] if recipe and not cell.method else {}) | {
             "validation_samples": ["0"],  # the papers train on every text
             "model_name_or_path": [model],
             "train_file": [str(setup.corpus(file)) for file in corpora],
             "output_dir": [str(folder / name)],
             "seed": [str(seed)],
-            "level": [cell.level],
+            **own,
         }
         if cell.drophead and not recipe:
             family = "roberta" if model_type(model) in CLS_FAMILIES else "bert"
             flags["drophead_rate"] = [str(recipes()[f"sentence-{family}-drophead"]["drophead_rate"])]
-        if cell.pooling:
-            flags["pooling"] = [cell.pooling]
-        if "eval_tasks" in cell.flags:
-            flags["data_dir"] = [str(setup.data_dir)]
-        if setup.max_train_samples:
-            flags["max_train_samples"] = [str(setup.max_train_samples)]
-        flags |= _as_flags({key: value for key, value in cell.flags.items() if key != RATE})
-        if RATE in cell.flags:
-            flags["learning_rate"] = [str(cell.flags[RATE] * default_learning_rate(model))]
-        flags |= setup.extra
-        runs.append(Run("run_mirror.py", flags, folder / name, _identity_of(script, flags, PATHS)))
+        data_dir = setup.data_dir if "eval_tasks" in cell.flags else None
+        rate = cell.flags[RATE] * default_learning_rate(model) if RATE in cell.flags else None
+        optional = {"pooling": cell.pooling, "data_dir": data_dir, "max_train_samples": setup.max_train_samples}
+        optional |= {key: value for key, value in cell.flags.items() if key != RATE} | {"learning_rate": rate}
+        flags |= _as_flags({key: value for key, value in optional.items() if value is not None}) | setup.extra
+        runs.append(Run(script, flags, folder / name, _identity_of(shown, flags, PATHS)))
     return tuple(runs)
 
 

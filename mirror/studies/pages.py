@@ -25,7 +25,7 @@ from mirror.common.errors import InputError, run_main
 from mirror.common.files import atomic_write_text, make_output_folder
 from mirror.studies import conclusions, scores
 from mirror.studies.cell import RESULT
-from mirror.studies.conclusions import format_differences, judgements_of, verdict_on
+from mirror.studies.conclusions import format_differences, judgements_of, verdict
 from mirror.studies.figures import draw
 from mirror.studies.scores import Base
 from mirror.studies.study import STUDIES, Study, family_of, find_study
@@ -45,8 +45,8 @@ BEGIN, END = "<!-- verdicts -->\n", "<!-- end of verdicts -->\n"
 def format_report(base: Base) -> str:
     """Format the scores of finished cells, and the paper's conclusions with a verdict."""
     differences = format_differences(base.study, {"here, 95% interval over seeds": base})
-    verdict = verdict_on(base)
-    return format_scores(base) + (f"\n{differences}\nVerdict: {verdict}.\n" if verdict else "")
+    found = verdict(judgements_of(base).values())
+    return format_scores(base) + (f"\n{differences}\nVerdict: {found}.\n" if found else "")
 
 
 def format_scores(base: Base) -> str:
@@ -60,15 +60,10 @@ def format_scores(base: Base) -> str:
 
 
 def read_folder(folder: Path) -> Base:
-    """Read the finished cells in an output folder of run_study.py, in the order of the study's table.
-
-    Raises:
-        InputError: the folder has no study.json.
-    """
-    try:
-        facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished") from error
+    """Read the finished cells in an output folder of run_study.py, in the order of the study's table."""
+    if not (folder / FACTS).is_file():
+        raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished")
+    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     if "model_type" not in facts:
         earlier = "written by an earlier version; run the command of table.md again, which keeps finished cells"
         raise InputError(f"{folder / FACTS}: {earlier}")
@@ -134,7 +129,8 @@ def main() -> None:
 def format_page(study: Study, bases: Sequence[Base], pages: Path) -> str:
     """Format a page: the paper's conclusion, our verdicts, each difference, the figure, and each base model's table."""
     parts = [f"# {study.title}\n", *([f"**The paper.** {study.paper}\n"] if study.paper else [])]
-    verdicts = [f"{base.name}: {verdict}" for base in bases if (verdict := verdict_on(base))]
+    found = {base.name: verdict(judgements_of(base).values()) for base in bases}
+    verdicts = [f"{name}: {each}" for name, each in found.items() if each]
     if not study.claims:
         verdicts = ["not in the paper"]
     elif not verdicts:
@@ -162,40 +158,34 @@ def format_page(study: Study, bases: Sequence[Base], pages: Path) -> str:
 
 
 def format_overview(kept: Mapping[str, Mapping[str, Base]], folder: Path) -> str:
-    """Format what agrees and what does not, in a few lines, then a table of all pages with a verdict for each base model.
-
-    Args:
-        kept: name of a base model -> study -> results.
-        folder: of the pages.
-    """
+    """Format what agrees and what does not, and a table of all pages. `kept`: name of a base model -> study -> results."""
 
     def links(studies: set[str]) -> str:
         return ", ".join(f"[{name}]({name}.md)" for name in STUDIES if name in studies) or "nothing"
 
     bases, facts = sorted(kept), []
-    found = {(name, base): verdict_on(kept[base][name]) for base in bases for name in kept[base]}
-    against = {
-        key for key, verdict in found.items() if verdict.startswith((conclusions.MIXED, conclusions.CONTRADICTED))
-    }
+    judged = {(name, base): judgements_of(kept[base][name]).values() for base in bases for name in kept[base]}
+    found = {key: verdict(judgements) for key, judgements in judged.items()}
+    against = {key for key, each in found.items() if each.startswith((conclusions.MIXED, conclusions.CONTRADICTED))}
     for base in bases:
-        counts = Counter(each for results in kept[base].values() for each in judgements_of(results).values())
-        kinds = Counter(verdict.partition(" (")[0] for (_, of), verdict in found.items() if verdict and of == base)
+        counts = Counter(each for (_, of), judgements in judged.items() if of == base for each in judgements)
+        kinds = Counter(each.partition(" (")[0] for (_, of), each in found.items() if each and of == base)
         differences = ", ".join(f"{counts[kind]} {kind}" for kind in conclusions.JUDGEMENTS)
         verdicts = ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds))
         facts.append(f"**{base}**: of {counts.total()} differences {differences}. Studies: {verdicts}.")
-    agreeing = {name for (name, _), verdict in found.items() if verdict} - {name for name, _ in against}
+    agreeing = {name for (name, _), each in found.items() if each} - {name for name, _ in against}
     facts.append(f"Agrees, or is not contradicted, on every base model: {links(agreeing)}.")
     facts += [f"Mixed or contradicted on {base}: {links({n for n, of in against if of == base})}." for base in bases]
     if absent := [model for model in PAPERS_MODELS if model not in kept]:
         facts.append(f"The paper's own models have **not been run here**: {', '.join(absent)}.")
-    lines = [["", "the paper", *bases], ["---"] * (2 + len(bases))]
+    lines = [["", "the paper", *bases]]
     for name, study in STUDIES.items():
         shown = [found.get((name, base)) or "not run" for base in bases]
         if set(shown) == {"not run"}:
             reason = f"not tested here: {study.untested}" if study.untested else "not in the paper"
             shown = [reason] + [""] * (len(bases) - 1)
         lines += [[links({name}), study.paper, *shown]] if (folder / f"{name}.md").exists() else []
-    return "".join(f"- {fact}\n" for fact in facts) + f"\n{scores.markdown(lines)}"
+    return "".join(f"- {fact}\n" for fact in facts) + f"\n{scores.markdown(lines, range(len(lines[0])))}"
 
 
 if __name__ == "__main__":

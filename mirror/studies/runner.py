@@ -6,13 +6,11 @@ import csv
 import json
 import logging
 import os
-import queue
 import signal
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,9 +28,10 @@ from mirror.studies.study import Study
 logger = logging.getLogger("run_study")
 
 RUN_STUDY = Path(__file__).resolve().parents[2] / "run_study.py"
-DEFAULTS = (
-    "sentences of BERT by a mean without padding, no repeated texts"  # where they are not the published settings
-)
+STOPS = (signal.SIGTERM, signal.SIGINT)
+POLL_SECONDS = 0.05
+# Where these are not the published settings.
+DEFAULTS = "sentences of BERT by a mean without padding, no repeated texts"
 NAMED = 6  # unfinished cells in the notes below the table
 
 
@@ -73,51 +72,35 @@ class StudyRun:
         Return the names of the cells that failed. SIGTERM, Ctrl-C (`SystemExit` with 128 + the signal's number) and a log
         that cannot be written (`OSError`) end the processes; finished cells are kept.
         """
-        free: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
-        for environment in environments(self.num_processes):
-            free.put(environment)
-        started: list[subprocess.Popen] = []
-        lock, is_stopping = threading.Lock(), False
-
-        def run_one(job: Job) -> int:
-            # Threads start the processes because Python raises from signal handlers in the main thread only: there,
-            # between the fork and the assignment, an exception would leave a process that nobody ends.
-            environment = free.get()
-            try:
-                with lock:
-                    if is_stopping:
-                        return 1
-                    process = start_cell(job.write(keep_models), environment)
-                    started.append(process)
-                return process.wait()
-            finally:
-                free.put(environment)
-
-        def leave(number: int, frame) -> None:
-            sys.exit(128 + number)
-
-        failed: list[str] = []
-        left = list(jobs)
-        handlers = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+        free, left, failed = environments(self.num_processes), list(jobs), []
+        running: list[tuple[subprocess.Popen, Job, dict[str, str]]] = []
+        # Only noted, not raised: between the start of a process and its entry, an exception would leave one that nobody ends.
+        signals: list[int] = []
+        handlers = {each: signal.signal(each, lambda number, _: signals.append(number)) for each in STOPS}
         try:
-            with ThreadPoolExecutor(self.num_processes) as pool:
-                try:
-                    futures = {pool.submit(run_one, job): job for job in jobs}
-                    for future in as_completed(futures):
-                        job = futures[future]
-                        left.remove(job)
-                        if not self._finish(job, future.result(), f"[{len(jobs) - len(left)}/{len(jobs)}]", left):
-                            failed.append(job.name)
-                finally:
-                    with lock:
-                        is_stopping = True
-                    for process in started:
-                        process.terminate()  # does nothing if it has ended
-        except SystemExit:
-            cells = f"{len(self.done)} of {len(self.jobs)} cells"
-            logger.warning("stopped; %s are done; run the same command again for the rest", cells)
-            raise
+            waiting = iter(jobs)
+            while left or signals:
+                while free and not signals and (job := next(waiting, None)):
+                    environment = free.pop(0)
+                    running.append((start_cell(job.write(keep_models), environment), job, environment))
+                if signals:
+                    cells = f"{len(self.done)} of {len(self.jobs)} cells"
+                    logger.warning("stopped; %s are done; run the same command again for the rest", cells)
+                    sys.exit(128 + signals[0])
+                ended = [each for each in running if each[0].poll() is not None]
+                for process, job, environment in ended:
+                    running.remove((process, job, environment))
+                    free.append(environment)
+                    left.remove(job)
+                    if not self._finish(job, process.returncode, f"[{len(jobs) - len(left)}/{len(jobs)}]", left):
+                        failed.append(job.name)
+                if not ended:
+                    time.sleep(POLL_SECONDS)
         finally:
+            for process, *_ in running:
+                process.terminate()
+            for process, *_ in running:
+                process.wait()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
         return failed
@@ -125,17 +108,23 @@ class StudyRun:
     def _finish(self, job: Job, status: int, place: str, left: Sequence[Job]) -> bool:
         """Log how a job ended, and store what it did. Return whether it succeeded."""
         self.records[job.name] = record = job.finished() if status == 0 else None
-        if record is None:
-            result = f" FAILED: {reason_of(job, status)} (full log: {job.folder / LOG})"
-        else:
+        if record:
             scores = [f"{name} {task['main_score']:.4f}" for name, task in record["tasks"].items()]
             result = f": {', '.join(scores)} ({record['seconds_training'] + record['seconds_scoring']:.0f} s)"
+        else:
+            path = job.folder / LOG
+            text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+            lines = [line.strip() for line in text.splitlines() if line.strip()]
+            errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+            killed = f"ended by {signal.Signals(-status).name}: " if status < 0 else ""
+            reason = killed + (errors or lines or ["nothing is in its log; is the disk full?"])[-1][:300]
+            result = f" FAILED: {reason} (full log: {path})"
         logger.info("%s %s%s%s", place, job.name, result, f"; {self.estimate(left)} left" if left else "")
         if record:
             self.write_table()
             if self.cache and job.is_shareable:
                 self._shared(job).save(record)
-        return record is not None
+        return bool(record)
 
     def write_table(self) -> Base:
         """Write table.md, results.csv and study.json in the output folder, and return what a figure needs."""
@@ -218,16 +207,6 @@ def settings_of(study: Study, setup: Setup) -> list[str]:
         names = ", ".join(lacking)
         notes.append(f"Settings: this project's defaults ({DEFAULTS}), because there is no recipe for {names}.")
     return notes
-
-
-def reason_of(job: Job, status: int) -> str:
-    """Return why the process of a job failed: the last error line of its log, or its last line."""
-    path = job.folder / LOG
-    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
-    killed = f"ended by {signal.Signals(-status).name}: " if status < 0 else ""
-    return killed + (errors or lines or ["nothing is in its log; is the disk full?"])[-1][:300]
 
 
 def environments(num_processes: int) -> list[dict[str, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import spearmanr, t
 
 from mirror.evaluation.published import checkpoint_name
-from mirror.studies.study import AVERAGE, Cell, Column, Study
+from mirror.studies.study import AVERAGE, Cell, Claim, Column, Study, family_of
 from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
 
 
@@ -51,6 +51,11 @@ class Score:
     def __str__(self) -> str:
         return f"{self.mean:.4f}" + ("" if self.std is None else f" ± {self.std:.4f}")
 
+    def as_difference(self) -> str:
+        """Format the mean with its interval: `+0.3400 (+0.0667 to +0.6133)`."""
+        limits = self.interval
+        return f"{self.mean:+.4f}" + (f" ({limits[0]:+.4f} to {limits[1]:+.4f})" if limits else "")
+
 
 Scores = dict[str, dict[str, Score]]  # row -> column label -> score
 Beside = dict[str, dict[str, float]]  # row -> column label -> published score of the same model
@@ -68,16 +73,19 @@ class Base:
     def name(self) -> str:
         return PurePath(self.facts["model"]).name
 
+    def is_judged_by(self, claim: Claim) -> bool:
+        """Return whether a claim is about such a base model."""
+        return claim.is_about(checkpoint_name(self.facts["model"]), family_of(self.facts["model_type"]))
+
     @cached_property
     def scores(self) -> Scores:
         return collect(self.study, self.records)
 
 
 def collect(study: Study, records: Sequence[dict]) -> Scores:
-    """Collect the scores of finished cells (contents of `cell.json`) by row and column.
+    """Collect the scores of finished cells by row and column.
 
-    With `study.average`, the average of a row is computed for each seed over the columns that any row has. Seeds that lack
-    one of these columns have no average.
+    With `study.average`, a row's average for each seed is over the columns that any row has, or missing if one is.
     """
     found: dict[str, dict] = {row: {column.label: {} for column in study.columns} for row in study.rows}
     for row, record, column, _, value in measured(study, records):
@@ -91,10 +99,7 @@ def collect(study: Study, records: Sequence[dict]) -> Scores:
 
 
 def measured(study: Study, records: Sequence[dict]) -> list[tuple[str, dict, Column, str, float]]:
-    """Return row, record, column, field and value of every score, those of further rows (`Study.also`) after a cell's.
-
-    `a.b` is the field b of the field a. Older results lack newer fields.
-    """
+    """Return row, record, column, field (`a.b`: b in a) and value of every score, those of `Study.also` after a cell's."""
     suffixes = {"": None} | {f", {name}": field for name, field in study.also.items()}
     found = []
     for record, (suffix, other_field), column in product(records, suffixes.items(), study.columns):
@@ -131,10 +136,7 @@ def published_beside(study: Study, models_of: Callable[[Cell], list[str]]) -> Be
 
 
 def published_scores(study: Study, labels: Sequence[str], printed: Mapping[str, float]) -> dict[str, float]:
-    """Return the published scores of a row for the shown columns `labels`, with their average.
-
-    An average that the paper reports without its parts is returned only if all columns are shown.
-    """
+    """Return the published scores of a row for the columns `labels`, and the average: of them, or as printed if all are shown."""
     found = {label: printed[label] for label in labels if label in printed and label != AVERAGE}
     parts = [label for label in labels if label != AVERAGE]
     if AVERAGE in labels:
@@ -146,12 +148,9 @@ def published_scores(study: Study, labels: Sequence[str], printed: Mapping[str, 
 
 
 def format_table(study: Study, scores: Scores, beside: Beside) -> str:
-    """Format a Markdown table: for each row our scores and, of the published model, its scores and the difference.
-
-    The study's baselines follow if there is anything published to compare with.
-    """
+    """Format a Markdown table of our scores, those of the published model and the difference, then the published baselines."""
     labels = shown_columns(study, scores)
-    lines = [["", *(column_header(study, labels, label) for label in labels)], ["---", *["---:"] * len(labels)]]
+    lines = [["", *(column_header(study, labels, label) for label in labels)]]
 
     def add(name: str, values: Mapping[str, float], sign: str = "") -> None:
         lines.append([name, *(f"{values[label]:{sign}.4f}" if label in values else "" for label in labels)])
@@ -169,9 +168,11 @@ def format_table(study: Study, scores: Scores, beside: Beside) -> str:
     return markdown(lines)
 
 
-def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Format the rows of a Markdown table. The second one is the rule below the header."""
-    return "".join(f"|{' | '.join(line) if not line[0] else ' ' + ' | '.join(line)} |\n" for line in lines)
+def markdown(lines: Sequence[Sequence[str]], texts: Collection[int] = (0,)) -> str:
+    """Format a Markdown table from its header and rows. The columns `texts` are aligned to the left."""
+    rule = ["---" if number in texts else "---:" for number in range(len(lines[0]))]
+    rows = (lines[0], rule, *lines[1:])
+    return "".join(f"|{' | '.join(line) if not line[0] else ' ' + ' | '.join(line)} |\n" for line in rows)
 
 
 def format_csv(study: Study, records: Sequence[dict]) -> str:
@@ -194,57 +195,47 @@ def base_of(record: dict) -> str:
     return record["row"].split(",")[0]
 
 
-def scored(study: Study) -> list[str]:
-    """Return the tasks whose scores the criteria are compared with."""
-    return [column.task for column in study.columns if column.task != OWN_TEXT]
-
-
-def criteria(runs: Sequence[dict]) -> dict[str, Callable[[dict], float]]:
-    """Return the criteria that all `runs` have, as functions of a record. Higher is better."""
-    results = [run["tasks"][OWN_TEXT] for run in runs]
-    tests = [test for test in (results[0]["tests"] if results else ()) if all(test in one["tests"] for one in results)]
-    single = {test: lambda run, test=test: run["tasks"][OWN_TEXT]["tests"][test] for test in tests}
-    return {
-        OWN_TEXT: lambda run: run["tasks"][OWN_TEXT]["main_score"],
-        **(single if len(single) > 1 else {}),
-        ALIGNMENT_UNIFORMITY: lambda run: -run["tasks"][OWN_TEXT][ALIGNMENT_UNIFORMITY],
-    }
+def criteria(run: dict) -> dict[str, float]:
+    """Return the values of a run's criteria. Higher is better."""
+    result = run["tasks"][OWN_TEXT]
+    tests = result["tests"] if len(result["tests"]) > 1 else {}
+    return {OWN_TEXT: result["main_score"], **tests, ALIGNMENT_UNIFORMITY: -result[ALIGNMENT_UNIFORMITY]}
 
 
 def correlations(records: Sequence[dict], task: str) -> dict[str, tuple[float | None, float | None]]:
     """Compute Spearman's rho between each criterion and the score of a task over the runs on one corpus.
 
-    Returns:
-        For each criterion rho over all runs, which also compares base models, and the mean of the rhos over the runs of each
-        base model, among which a user chooses. None: fewer than three runs, or one value only.
+    For each criterion: rho over all runs, and the mean of the rhos over the runs of each base model, among which a user chooses.
+    None: fewer than three runs, or one value only.
     """
+
+    def rho(pairs: Sequence[tuple[float, float]]) -> float | None:
+        varies = len(pairs) >= MIN_RUNS and all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
+        return float(spearmanr(pairs).statistic) if varies else None
+
     runs = [record for record in records if OWN_TEXT in record["tasks"] and task in record["tasks"]]
-    found = {}
-    for name, value in criteria(runs).items():
-        pairs = [(value(run), run["tasks"][task]["main_score"]) for run in runs]
+    values, found = [criteria(run) for run in runs], {}
+    for name in values[0] if values else (OWN_TEXT,):
+        if not all(name in each for each in values):
+            continue
+        pairs = [(each[name], run["tasks"][task]["main_score"]) for each, run in zip(values, runs, strict=True)]
         bases = dict.fromkeys(map(base_of, runs))
         by_base = [[pair for pair, run in zip(pairs, runs, strict=True) if base_of(run) == base] for base in bases]
-        within = [rho for group in by_base if (rho := _rho(group)) is not None]
-        found[name] = _rho(pairs), float(np.mean(within)) if within else None
+        within = [each for each in map(rho, by_base) if each is not None]
+        found[name] = rho(pairs), float(np.mean(within)) if within else None
     return found
-
-
-def _rho(pairs: Sequence[tuple[float, float]]) -> float | None:
-    if len(pairs) < MIN_RUNS or any(len(set(side)) < 2 for side in zip(*pairs, strict=True)):
-        return None
-    return float(spearmanr(pairs).statistic)
 
 
 def format_runs(study: Study, records: Sequence[dict]) -> str:
     """Format Markdown tables: correlations by corpus and task, the run that each criterion would choose, and all runs."""
     names, choosing = [OWN_TEXT, "words", "halves", ALIGNMENT_UNIFORMITY], (OWN_TEXT, ALIGNMENT_UNIFORMITY)
-    rhos = [["trained on", "scored on", "runs", *names], ["---", "---", *["---:"] * (1 + len(names))]]
-    header = ["trained on", "base", "scored on", "runs", "worst", "mean", *(f"by {name}" for name in choosing), "best"]
-    choices, tables = [header, ["---"] * 3 + ["---:"] * (len(header) - 3)], []
+    rhos, tables = [["trained on", "scored on", "runs", *names]], []
+    by = [f"by {name}" for name in choosing]
+    choices = [["trained on", "base", "scored on", "runs", "worst", "mean", *by, "best"]]
     for corpus in dict.fromkeys(record["part"] for record in records if record["part"]):
         of_corpus = [record for record in records if record["part"] == corpus]
-        tasks = [task for task in scored(study) if any(task in run["tasks"] for run in of_corpus)]
-        lines = [[corpus, *tasks, f"{OWN_TEXT}, before", f"{OWN_TEXT}, after"], ["---", *["---:"] * (len(tasks) + 2)]]
+        tasks = [task for task in study.scored if any(task in run["tasks"] for run in of_corpus)]
+        lines = [[corpus, *tasks, f"{OWN_TEXT}, before", f"{OWN_TEXT}, after"]]
         for task in tasks:
             runs = [run for run in of_corpus if OWN_TEXT in run["tasks"] and task in run["tasks"]]
             found = correlations(runs, task)
@@ -255,7 +246,8 @@ def format_runs(study: Study, records: Sequence[dict]) -> str:
             runs = [run for run in of_corpus if base_of(run) == base]
             for task in tasks if OWN_TEXT in runs[0]["tasks"] else ():
                 scores = [run["tasks"][task]["main_score"] for run in runs]
-                chosen = [max(runs, key=criteria(runs)[name])["tasks"][task]["main_score"] for name in choosing]
+                by_name = ([criteria(run)[name] for run in runs] for name in choosing)
+                chosen = [scores[int(np.argmax(each))] for each in by_name]
                 values = (min(scores), float(np.mean(scores)), *chosen, max(scores))
                 choices.append([corpus, base, task, str(len(runs)), *(f"{value:.4f}" for value in values)])
             before = [record for record in records if not record["part"] and base_of(record) == base]
@@ -264,4 +256,4 @@ def format_runs(study: Study, records: Sequence[dict]) -> str:
                 values += [record["tasks"].get(OWN_TEXT, {}).get(key) for key in ("before", "main_score")]
                 lines.append([record["row"], *("" if value is None else f"{value:.4f}" for value in values)])
         tables.append(lines)
-    return "\n".join(map(markdown, (rhos, choices, *tables)))
+    return "\n".join([markdown(rhos, range(2)), markdown(choices, range(3)), *map(markdown, tables)])

@@ -54,18 +54,14 @@ class Setup:
 
 @cache
 def recipes() -> dict[str, dict]:
-    """Return the settings of each file in `recipes/` by its name without .yaml: of Mirror-BERT, with a level, and of CMLM.
-
-    Raises:
-        InputError: there is no folder `recipes/`, or a file in it is damaged.
-    """
+    """Return the settings of each file in `recipes/` by its name without .yaml: of Mirror-BERT, with a level, and of CMLM."""
     found = {path.stem: load_recipe(str(path)) for path in sorted(RECIPES.glob("*.yaml"))}
     if not found:
         raise InputError(f"no recipes in {RECIPES}, so the published settings are unknown; install the package again")
     for name, settings in found.items():
         if "level" in settings and "model_name_or_path" not in settings:
-            path = RECIPES / f"{name}.yaml"
-            raise InputError(f"{path} has no model_name_or_path, so nobody knows whose recipe it is; add it")
+            lacks = "has no model_name_or_path, so nobody knows whose recipe it is; add it"
+            raise InputError(f"{RECIPES / f'{name}.yaml'} {lacks}")
     return found
 
 

@@ -12,7 +12,7 @@ import yaml
 
 from mirror.common.errors import InputError, did_you_mean
 from mirror.evaluation.published import CMLM_AVERAGES, CMLM_TASKS, MIRROR_BERT, printed_table
-from mirror.training.options import CLS_FAMILIES
+from mirror.training.options import CLS_FAMILIES, OWN_TEXT
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -49,6 +49,7 @@ class Cell:
     language: str = ""  # key of --language_models; empty: `part`
     second: tuple[str, ...] = ()  # language and corpora of a second encoder, for tasks that take one for each language
     chain: tuple[Stage, ...] = ()  # CMLM: the model is that of the last stage
+    method: str = ""  # of `mirror.studies.rivals`, which trains instead of run_mirror.py
     scoring: Mapping[str, object] = field(default_factory=dict)  # flags of run_eval.py
 
     @property
@@ -70,8 +71,7 @@ class Column:
 class Claim:
     """A conclusion of the paper: in one column, one row has a higher score than another, or than a published baseline.
 
-    With `models`, two checkpoints are compared instead: what `higher` has more than `lower` (empty: than nothing) is more for
-    the first checkpoint than for the second.
+    With `models`, what `higher` has more than `lower` (empty: than nothing) is more for the first checkpoint than for the second.
     """
 
     higher: str
@@ -129,6 +129,11 @@ class Study:
         return list(dict.fromkeys(f"{cell.row}{suffix}" for cell in self.cells for suffix in suffixes))
 
     @property
+    def scored(self) -> list[str]:
+        """Return the tasks whose scores label-free criteria are compared with."""
+        return [column.task for column in self.columns if column.task != OWN_TEXT]
+
+    @property
     def languages(self) -> list[str]:
         """Return the parts and languages that can have a model of their own."""
         keys = (key for cell in self.cells for key in (cell.language or cell.part, *cell.second[:1]))
@@ -164,10 +169,8 @@ def _study(table: dict, stages: Mapping[str, Stage]) -> Study:
     columns = table.pop("columns", None) or {task: {"task": task} for cell in cells for task in cell.tasks}
     if printed:  # a table of CMLM: rows of the checkpoints, and baselines
         labels = (labels or {label: label for label in columns}) | dict.fromkeys(CMLM_AVERAGES, AVERAGE)
-        scores = {
-            row: {labels[column]: value for column, value in values.items()}
-            for row, values in printed_table(printed).items()
-        }
+        rows = printed_table(printed).items()
+        scores = {row: {labels[column]: value for column, value in values.items()} for row, values in rows}
         ours = table.pop("checkpoints")
         table["published"] = {checkpoint: {row: scores.pop(row) for row in own} for checkpoint, own in ours.items()}
         table["baselines"] = scores
@@ -179,16 +182,13 @@ def _study(table: dict, stages: Mapping[str, Stage]) -> Study:
             table["baselines"] = table["baselines"] | {name: scores}
     if "models" in table:
         table["models"] = {key: str(PACKAGE / model) for key, model in table["models"].items()}
-    groups = {(): claims} | {
-        tuple(about.lower().split()): found for about, found in table.pop("claims_of", {}).items()
-    }
+    groups = {"": claims} | table.pop("claims_of", {})
     table["claims"] = []
     for about, found in groups.items():
         for higher, lower, labels, *within in ([*claim, AVERAGE] if len(claim) == 2 else claim for claim in found):
             lower, labels = ([each] if isinstance(each, str) else each for each in (lower, labels))
-            table["claims"] += [
-                Claim(higher, row, label, *within or (0.0,), about) for label in labels for row in lower
-            ]
+            of = *(within or (0.0,)), tuple(about.lower().split())
+            table["claims"] += [Claim(higher, row, label, *of) for label in labels for row in lower]
     for models, higher, lower, labels in table.pop("claims_between", []):
         table["claims"] += [Claim(higher, lower, label, models=tuple(models)) for label in labels]
     table["claims"] = tuple(table["claims"])
@@ -199,8 +199,9 @@ def _cells(rows: Mapping[str, dict], parts: Mapping[str, dict], defaults: dict, 
     for row, of_row in rows.items():
         for part in of_row.get("parts", parts):
             layers = (defaults, parts[part], of_row)
-            entry = {"part": part} | {key: value for layer in layers for key, value in layer.items() if key != "parts"}
-            entry["flags"] = {key: value for layer in layers for key, value in layer.get("flags", {}).items()}
+            flags = {key: value for layer in layers for key, value in layer.get("flags", {}).items()}
+            entry = {"part": part} | layers[0] | layers[1] | layers[2] | {"flags": flags}
+            entry.pop("parts", None)
             if entry.pop("untrained", False):
                 entry |= {"corpora": (), "flags": {}, "second": entry.get("second", ())[:1]}
             entry["chain"] = [stages[name] for name in entry.get("chain", ())]
@@ -226,11 +227,7 @@ STUDIES = {name: study for path in PATHS for name, study in read_studies(path).i
 
 
 def find_study(name: str, rows: Sequence[str] = ()) -> Study:
-    """Return the study of that name, restricted to some rows of its table unless `rows` is empty.
-
-    Raises:
-        InputError: an unknown name or row. The message suggests the most similar one.
-    """
+    """Return the study of that name, restricted to `rows` if there are any. An unknown name or row is an `InputError`."""
     if name not in STUDIES:
         raise InputError(f"unknown study '{name}'{did_you_mean(name, STUDIES)}; --list prints all names")
     study = replace(STUDIES[name], name=name)

@@ -27,13 +27,9 @@ EVAL_SETTINGS = ("pooling", "max_seq_length", "dtype", "prompt", "truncate_dim",
 def scores_of_results(paths: Sequence[str], folder: Path) -> dict:
     """Return the scores in `results.json` files of run_eval.py, and draw the cosine histogram of a task into `folder`.
 
-    Args:
-        paths: the results of the checkpoint, or those of its base model and of the checkpoint.
-        folder: the checkpoint.
-
-    Returns:
-        The content of `scores.json` (`mirror.training.card.scores_of_run`), with `picture` if a histogram was drawn.
-        Files that do not fit together, or not to the checkpoint, are an `InputError`.
+    `paths` are the results of the checkpoint in `folder`, or those of its base model and of the checkpoint. Returns the
+    content of `scores.json` (`mirror.training.card.scores_of_run`), with `picture` if a histogram was drawn. Files that do not
+    fit together, or not to the checkpoint, are an `InputError`.
     """
     from mirror.modeling.save_checkpoint import stored_pooling  # imports torch, which --help must not
     from mirror.training.card import FIGURE

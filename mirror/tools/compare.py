@@ -29,8 +29,6 @@ from mirror.common.errors import InputError, run_main
 
 if TYPE_CHECKING:
     from mirror.evaluation.comparison import System
-    from mirror.evaluation.own_text import OwnTextTest
-    from mirror.evaluation.run import PreparedTask
     from mirror.modeling.encoder import Encoder
 
 logger = logging.getLogger(__name__)
@@ -55,9 +53,12 @@ def main() -> None:
     from mirror.common import trust
     from mirror.common.files import atomic_write_text, make_output_folder
     from mirror.evaluation import comparison, plots
+    from mirror.evaluation.encoding import EncodeSettings, make_encode
     from mirror.evaluation.own_text import make_tests
     from mirror.evaluation.results import short_names
     from mirror.evaluation.run import make_plan
+    from mirror.modeling.encoder import Encoder
+    from mirror.modeling.read_checkpoint import checkpoint_settings
 
     trust.grant(args.allow_pickle, args.trust_remote_code)
     texts = read_texts(args) if args.texts else []
@@ -72,9 +73,15 @@ def main() -> None:
     paths = dict(zip(short_names(models), models, strict=True))
     systems, lexical = [], comparison.lexical_by_own_text(tests) if tests else None
     for name, path in paths.items():
-        system, of_bm25 = score(name, path, args, texts, tests, tasks)
+        encoder = Encoder.from_pretrained(path, None if checkpoint_settings(path).get("pooling") else args.pooling)
+        encode = make_encode(encoder, EncodeSettings(batch_size=args.batch_size))
+        if tests:
+            system = comparison.by_own_text(name, encode, tests)
+        else:
+            system, lexical = comparison.by_tasks(name, encode, encoder, tasks)
+        system.facts.update(facts_of(encoder, texts or [name], args.batch_size))
+        logger.info("%s: %.3f", name, system.score)
         systems.append(system)
-        lexical = of_bm25 or lexical
     order, margins, differences = comparison.rank([*systems, *([lexical] if lexical else [])])
 
     lines = [format_table(order, margins), "", *map(str, differences), "", advice(order, paths, args)]
@@ -108,33 +115,6 @@ def read_texts(args: argparse.Namespace) -> list[str]:
     return [found[int(row)] for row in rows]
 
 
-def score(
-    name: str,
-    path: str,
-    args: argparse.Namespace,
-    texts: Sequence[str],
-    tests: Sequence[OwnTextTest],
-    tasks: Sequence[PreparedTask],
-) -> tuple[System, System | None]:
-    """Load an encoder and score it by the tests or the tasks. Also return BM25's scores on the tasks."""
-    from mirror.evaluation import comparison
-    from mirror.evaluation.encoding import EncodeSettings, make_encode
-    from mirror.modeling.encoder import Encoder
-    from mirror.modeling.read_checkpoint import checkpoint_settings
-
-    pooling = None if checkpoint_settings(path).get("pooling") else args.pooling
-    encoder = Encoder.from_pretrained(path, pooling)
-    encode = make_encode(encoder, EncodeSettings(batch_size=args.batch_size))
-    lexical = None
-    if tests:
-        system = comparison.by_own_text(name, encode, tests)
-    else:
-        system, lexical = comparison.by_tasks(name, encode, encoder, tasks)
-    system.facts.update(facts_of(encoder, texts or [name], args.batch_size))
-    logger.info("%s: %.3f", name, system.score)
-    return system, lexical
-
-
 def facts_of(encoder: Encoder, texts: Sequence[str], batch_size: int) -> dict[str, float | int]:
     """Measure what an encoder costs here, and which shares of the tokens of N texts it does not know or cuts."""
     from mirror.modeling.backbone import unknown_share
@@ -146,12 +126,10 @@ def facts_of(encoder: Encoder, texts: Sequence[str], batch_size: int) -> dict[st
     seconds = time.perf_counter() - start
     ids = encoder.tokenizer([encoder.prompt + text for text in texts], verbose=False)["input_ids"]
     lengths = np.array([len(row) for row in ids])
-    size = sum(
-        each.numel() * each.element_size() for part in (encoder.model, encoder.head) for each in part.parameters()
-    )
+    weights = [*encoder.model.parameters(), *encoder.head.parameters()]
     return {
         "dimension": encoder.dimension,
-        "size_mb": round(size / 1e6, 1),
+        "size_mb": round(sum(each.numel() * each.element_size() for each in weights) / 1e6, 1),
         "max_seq_length": encoder.max_seq_length,
         "texts_per_second": round(len(timed) / seconds, 1),
         "unknown_tokens": unknown_share(ids, encoder.tokenizer),
@@ -169,9 +147,9 @@ def format_table(order: Sequence[System], margins: dict[str, float | None]) -> s
         scores = [f"{system.scores[part]:.3f}" for part in parts]
         cells.append([system.name.replace("|", "\\|"), f"{system.score:.3f}{margin}", *scores, *facts])
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    rows = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in cells]
-    rule = "| " + " | ".join(["---".ljust(widths[0], "-"), *("-" * (width - 1) + ":" for width in widths[1:])]) + " |"
-    return "\n".join([rows[0], rule, *rows[1:]])
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    rows = (map(str.ljust, row, widths) for row in [cells[0], rule, *cells[1:]])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def advice(order: Sequence[System], paths: dict[str, str], args: argparse.Namespace) -> str:
@@ -194,18 +172,10 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("models", nargs="+", metavar="MODEL", help="Hub ids or paths of encoders.")
     add("--texts", metavar="FILE|FOLDER", help="Path to your texts: a file, a folder or a glob in quotes.")
-    add(
-        "--text_column",
-        nargs="+",
-        metavar="T",
-        help="Column with the text, or several to join (default: 'text', or the only column).",
-    )
-    add(
-        "--tasks",
-        nargs="+",
-        metavar="T",
-        help="Rank by these instead: tasks of run_eval.py, folders or files with labels.",
-    )
+    names = "Column with the text, or several to join (default: 'text', or the only column)."
+    add("--text_column", nargs="+", metavar="T", help=names)
+    tasks = "Rank by these instead: tasks of run_eval.py, folders or files with labels."
+    add("--tasks", nargs="+", metavar="T", help=tasks)
     add("--data_dir", metavar="D", help="Path to the data of built-in tasks (default: $MIRROR_DATA_DIR, or 'data').")
     add("--output_dir", metavar="OUT", default="out/compare", help="Path to the output folder.")
     add("--max_texts", type=positive, default=2000, metavar="N", help="Number of texts to use, evenly spread.")

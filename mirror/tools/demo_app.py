@@ -110,11 +110,8 @@ def build_demo(
 
     >>> build_demo("bert-base-uncased", "out/mirror", ["a text", "another one"]).launch(**LAUNCH)
 
-    Args:
-        before: a folder or Hub id. Its pooling and truncation are those of `after`, the trained model.
-        texts: at least two. Blank and repeated ones are left out.
-        pooling: overrides that of the checkpoints.
-        num_matches: number of matches of a query.
+    Pooling and truncation of `before` are those of `after`, the trained model, or `pooling`. Blank and repeated texts are
+    left out, and two have to remain. A query gets `num_matches` matches.
     """
     trained = Encoder.from_pretrained(after, pooling)
     encoders = Encoder.from_pretrained(before, trained.pooling, trained.max_seq_length), trained
@@ -135,10 +132,9 @@ def number(value: float, digits: int = 3) -> str:
 
 def both_sides(models: Models, bodies: Sequence[str], key: str) -> str:
     """Return two cards side by side, or one below the other where the page is narrow, and `key` below them."""
-    cards = "".join(
-        f"<article class='{side}'><h3><b>{side}</b> {escape(model.name)}</h3>{body}</article>"
-        for side, model, body in zip(SIDES, models, bodies, strict=True)
-    )
+    cards = ""
+    for side, model, body in zip(SIDES, models, bodies, strict=True):
+        cards += f"<article class='{side}'><h3><b>{side}</b> {escape(model.name)}</h3>{body}</article>"
     return f"<div class='sides'>{cards}</div><p class='key'>{key}</p>"
 
 

@@ -37,8 +37,8 @@ def main() -> None:
 
     # Imported late so that --help and errors in the flags are fast.
     from mirror.common.files import atomic_write_text
+    from mirror.data.document_corpus import describe_pairs, structure_pairs
     from mirror.data.documents import read_documents
-    from mirror.data.structure_pairs import describe_pairs, structure_pairs
     from mirror.modeling.backbone import tokenizer_of
 
     documents = read_documents(args.documents, tokenizer_of(args.model_name_or_path), args.max_seq_length)

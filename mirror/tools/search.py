@@ -65,6 +65,7 @@ def main() -> None:
     from mirror.evaluation.ranking import DEPTH, measure, summarize
     from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
     from mirror.modeling.encoder import EncodeByRole, Encoder
+    from mirror.modeling.read_checkpoint import ROLES
 
     if args.qrels:
         names = Path(args.texts), Path(args.queries)
@@ -74,10 +75,9 @@ def main() -> None:
     encoder = Encoder.from_pretrained(args.model, args.pooling, prompt=args.prompt, prompt_name=args.prompt_name)
     if is_folder:
         documents = read_passages(args.texts, encoder)
-    of_role = {role: encoder.for_role(role) for role in ("query", "document")}
-    of_query, of_document = (partial(each.encode, batch_size=args.batch_size) for each in of_role.values())
+    of_query, of_document = (partial(getattr(encoder, f"encode_{role}"), batch_size=args.batch_size) for role in ROLES)
     if args.cache_dir:
-        folder = Path(os.path.expanduser(args.cache_dir)) / fingerprint(of_role["document"])[:16]
+        folder = Path(args.cache_dir).expanduser() / fingerprint(encoder.for_role("document"))[:16]
         of_document = EmbeddingCache(folder, of_document)
     encode = EncodeByRole(of_document, of_query, of_document)
     if queries is None:
@@ -91,7 +91,11 @@ def main() -> None:
     if args.qrels:
         ids = documents["id"][:]
         values = measure([[ids[row] for row in found] for found in rows], list(qrels.values()))
-        print_measures(summarize(values), args.json)
+        summary = summarize(values)
+        lines = [
+            f"{name}\t{summary[name]:.4f}\t{low:.4f}\t{high:.4f}" for name, (low, high) in summary["intervals"].items()
+        ]
+        sys.stdout.write((json.dumps(summary) if args.json else "\n".join(lines)) + "\n")
         return
     for (id, query), *found in zip(queries.items(), scores, rows, strict=True):
         print_matches(query, zip(*found, strict=True), documents, args.json, id)
@@ -252,15 +256,6 @@ def print_matches(
             sys.stdout.write(f" {score:5.3f}  " + "\n        ".join(shown) + "\n")
     sys.stdout.write("" if width is None else "\n")
     sys.stdout.flush()
-
-
-def print_measures(summary: dict, as_json: bool = False) -> None:
-    """Print the means of the measures over the queries, with the ends of their 95% intervals."""
-    if as_json:
-        sys.stdout.write(json.dumps(summary) + "\n")
-        return
-    for name, (low, high) in summary["intervals"].items():
-        sys.stdout.write(f"{name}\t{summary[name]:.4f}\t{low:.4f}\t{high:.4f}\n")
 
 
 if __name__ == "__main__":

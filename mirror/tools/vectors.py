@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -27,8 +26,8 @@ from mirror.common.errors import InputError, library_errors, one_line
 from mirror.common.files import atomic_path, atomic_write_text, make_output_folder
 from mirror.common.reuse import LOCK, digest, lock_output_dir
 from mirror.common.vectors import top_k, unit_length
-from mirror.data.corpus import read_batches, text_rows
-from mirror.data.source import CorpusSource
+from mirror.data.corpus import read_batches
+from mirror.modeling.encoder import Encode
 
 
 logger = logging.getLogger(__name__)
@@ -41,26 +40,18 @@ DIGEST = b"mirror_texts_sha256"  # key in the metadata of a shard: hash of its t
 
 @dataclass(frozen=True)
 class ShardFolder:
-    """The shards with one model's embeddings of one input, in the folder `path`.
-
-    Args:
-        common: settings that all vectors share (model, pooling, precision, ...). A folder with others is refused.
-        shard_rows: rows per shard.
-        vector_type: type of the stored vectors (`encode_vectors`).
-        keep_text: whether to write the column `text` too.
-    """
+    """The shards with one model's embeddings of one input, in the folder `path`."""
 
     path: Path
-    common: dict[str, str | int]
+    common: dict[str, str | int]  # what all vectors share (model, pooling, ...); a folder with other values is refused
     shard_rows: int
     vector_type: VectorType = "float32"
-    keep_text: bool = False
+    keep_text: bool = False  # whether to write the column `text` too
 
     @property
     def settings(self) -> dict[str, str | int | bool]:
-        """Return the settings in the manifest, which hold for every vector."""
-        shape = {"vector_type": self.vector_type, "shard_rows": self.shard_rows, "keep_text": self.keep_text}
-        return self.common | shape
+        """The settings in the manifest, which hold for every vector."""
+        return self.common | {name: getattr(self, name) for name in ("vector_type", "shard_rows", "keep_text")}
 
     def shard(self, number: int) -> Path:
         return self.path / f"shard-{number:06d}.parquet"
@@ -76,11 +67,9 @@ class ShardFolder:
                 stored = dict(json.loads(manifest.read_text(encoding="utf-8")))
             for key in (*self.settings, "id_column"):  # which only a folder with ids has
                 value = self.settings.get(key)
-                if stored.get(key) != value:
-                    raise InputError(
-                        f"--output_dir {self.path} holds vectors with {key} {stored.get(key)}, not {value}; "
-                        "use another folder, or delete it to start over"
-                    )
+                if (found := stored.get(key)) != value:
+                    what = f"--output_dir {self.path} holds vectors with {key} {found}, not {value}"
+                    raise InputError(f"{what}; use another folder, or delete it to start over")
         elif set(self.path.iterdir()) - left - {self.path / LOCK}:
             raise InputError(f"--output_dir {self.path} contains other files; give a new or an empty folder")
         else:
@@ -89,10 +78,7 @@ class ShardFolder:
             temporary.unlink()
 
     def holds(self, number: int, rows: dict[str, list[str]]) -> bool:
-        """Return whether shard `number` exists, or raise an InputError if it has vectors of other texts or ids.
-
-        A damaged shard counts as missing and is written again.
-        """
+        """Return whether shard `number` exists, whole. An `InputError`: it has vectors of other texts or ids."""
         shard = self.shard(number)
         if not shard.exists():
             return False
@@ -109,10 +95,8 @@ class ShardFolder:
         """Write shard `number` atomically: N rows of `text`, and `id` if they have ids, and embeddings, (N, D) float32."""
         stored, scale = encode_vectors(vectors, self.vector_type)
         flat = pa.array(np.ascontiguousarray(stored).reshape(-1))
-        columns = {
-            "row": pa.array(np.arange(len(vectors)) + number * self.shard_rows, pa.int64()),
-            "vector": pa.FixedSizeListArray.from_arrays(flat, stored.shape[1]),
-        }
+        columns = {"row": pa.array(np.arange(len(vectors)) + number * self.shard_rows, pa.int64())}
+        columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, stored.shape[1])
         if scale is not None:
             columns["scale"] = pa.array(scale)
         for name in ("id",) * ("id" in rows) + ("text",) * self.keep_text:
@@ -139,28 +123,13 @@ def _digest(rows: dict[str, list[str]]) -> bytes:
     return digest([rows["text"], rows["id"]] if "id" in rows else rows["text"]).encode()
 
 
-def read_rows(source: CorpusSource, id_column: str | None = None) -> Dataset | IterableDataset:
-    """Read all rows of the input as `text`, and `id` with an id column, in input order, with blank and duplicate rows."""
-    return text_rows(source, strip=False, id_column=id_column)
-
-
 def fill(
-    folder: ShardFolder,
-    rows: Dataset | IterableDataset,
-    encode: Callable[[Sequence[str]], np.ndarray],
-    process: int = 0,
-    num_processes: int = 1,
+    folder: ShardFolder, rows: Dataset | IterableDataset, encode: Encode, process: int = 0, num_processes: int = 1
 ) -> int:
     """Encode the missing shards of this process, with one shard in memory at a time.
 
-    Every process reads all rows, which is cheap compared to encoding, and encodes every `num_processes`-th shard.
-
-    Args:
-        rows: dataset with the column `text`, and `id` if the shards are to have ids.
-        encode: texts to embeddings, (N, D) float32.
-
-    Returns:
-        The number of rows of the input. None at all is an InputError.
+    Every process reads all rows (`text`, and `id` with ids), which is cheap compared to encoding, and encodes every
+    `num_processes`-th shard. Returns the number of rows of the input. None at all is an InputError.
     """
     total = len(rows) if isinstance(rows, Dataset) else None
     num_rows = 0
@@ -183,16 +152,11 @@ def fill(
 
 
 def encode_vectors(vectors: np.ndarray, vector_type: VectorType) -> tuple[np.ndarray, np.ndarray | None]:
-    """Convert vectors (N, D) float32 to the type in which they are stored.
+    """Return vectors (N, D) float32 in the type in which they are stored, and for `int8` their scales, (N,) float32.
 
-    Args:
-        vector_type: `float32`; `float16`; `int8`, vector = int8 vector * scale, with an error of at most half the
-            scale per dimension; or `binary`, the signs, eight to a byte, as in faiss's binary indexes and the
-            `ubinary` of sentence-transformers.
-
-    Returns:
-        The stored vectors, (N, D) or for `binary` (N, ceil(D / 8)) uint8, and for `int8` their scales, (N,) float32
-        (0 for a zero vector), else None. A value that float16 cannot hold is an InputError.
+    `int8`: vector = int8 vector * scale (0 for a zero vector), with an error of at most half the scale per dimension.
+    `binary`: the signs, eight to a byte, (N, ceil(D / 8)) uint8, as in faiss's binary indexes and the `ubinary` of
+    sentence-transformers. A value that `float16` cannot hold is an InputError.
     """
     if vector_type == "int8":
         # One scale per vector, its largest magnitude / 127, and not one per dimension as in sentence-transformers:
@@ -213,10 +177,8 @@ def recall(vectors: np.ndarray, vector_type: VectorType) -> tuple[float, int]:
     """Measure recall@10 of a search among vectors (N, D) of this type, queries included, against cosine in float32.
 
     Of the first `ENTRIES` distinct vectors, at most `QUERIES` and at most a tenth are queries. The others are searched.
-
-    Returns:
-        The share of the ten nearest in float32 that are among the ten nearest in this type (`binary`: by Hamming distance),
-        nan if fewer than ten vectors are searched, and the number of vectors that are searched.
+    Returns the share of the ten nearest in float32 that are among the ten nearest in this type (`binary`: by Hamming
+    distance), nan if fewer than ten vectors are searched, and the number of vectors that are searched.
     """
     first = np.sort(np.unique(vectors[:ENTRIES], axis=0, return_index=True)[1])  # equal vectors would be ties
     vectors = vectors[first]

@@ -42,13 +42,9 @@ def transform_checkpoint(
 ) -> None:
     """Copy the checkpoint `source` to `target` and append a layer that is fitted on the embeddings of `texts`.
 
-    The copy has no scores, no ONNX models and no repository on the Hub, because those belong to other vectors.
-
-    Args:
-        num_components: number of principal components to remove, or to whiten softly. None whitens all.
-        whiten: whether to whiten (`mirror.evaluation.encoding.fit_whitening`) instead of removing components.
-
-    After an `InputError` (unusable folders, too few texts, a library that computes other vectors) no copy is left.
+    It removes `num_components` principal components, or with `whiten` it whitens softly by them, or all for None
+    (`mirror.evaluation.encoding.fit_whitening`). The copy has no scores, no ONNX models and no repository on the Hub,
+    because those belong to other vectors. After an `InputError` (unusable folders, too few texts, a library that computes other vectors) no copy is left.
     """
     check_folders(source, target)
     import numpy as np

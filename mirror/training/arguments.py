@@ -24,8 +24,8 @@ class ScriptArguments:
 
     model_name_or_path: str = flag(
         str(EMBEDDED_MODEL),
-        "Hub id or path of the masked LM or sentence-transformers encoder to start from. Default: the small masked LM of this "
-        "repository.",
+        "Hub id or path of the model to start from: a masked LM, a sentence-transformers encoder (not for CMLM), or what an "
+        "earlier run saved. Default: the small masked LM of this repository.",
     )
     config: str | None = flag(None, "Path to a recipe, a YAML file of flags. Default: none.")
 
@@ -33,18 +33,12 @@ class ScriptArguments:
 def parse_arguments(
     argv: list[str] | None = None, description: str = ""
 ) -> tuple[ScriptArguments, CorpusSource, MirrorConfig]:
-    """Parse the command line of run_mirror.py. A flag beats the recipe, the recipe beats the preset of the level.
-
-    Torch is imported only after the flags are checked.
-
-    Raises:
-        InputError: an unknown flag or key, an invalid value, or a file that does not exist.
-    """
+    """Parse the command line of run_mirror.py. A flag beats the recipe, the recipe beats the preset of the level."""
     _, data_args, _ = check_flags(
         (ScriptArguments, CorpusSource, MirrorOptions), argv, f"{description}\n{OTHER_DEFAULTS}."
     )
     data_args.check_files()
 
-    from mirror.training.config import MirrorConfig
+    from mirror.training.config import MirrorConfig  # late: it imports torch
 
     return parse_flags((ScriptArguments, CorpusSource, MirrorConfig), argv)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
@@ -33,22 +33,16 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MODULES = "modules_to_save"  # of peft: copies of modules that are trained beside the adapters
-
 
 @dataclass(frozen=True)
 class BaseEncoder:
     """Base model of a run, with the parts of its checkpoint that are saved again.
 
-    Args:
-        name: Hub id or path.
-        head: modules after the pooling, frozen.
-        prompt: text before every text that is encoded.
-        view_prompts: text before the first and the second text of every row in training.
-        skipped: tokens of these two that the pooling leaves out. None: the pooling leaves nothing out.
-        prompts: what the saved checkpoint says about prompts, and how many components it returns (`truncate_dim`).
-        dimension: width D of the vectors that the loss compares.
-        max_seq_length: maximum number of tokens of the saved encoder, at least that of the run.
+    `head` are its modules after the pooling, frozen. `prompt` stands before every text that is encoded, `view_prompts`
+    before the first and the second text of every row in training, and the pooling leaves out `skipped` tokens of these
+    two. `prompts` is what the saved checkpoint says about prompts, and how many components it returns (`truncate_dim`).
+    `dimension` is the width D of the vectors that the loss compares, `max_seq_length` that of the saved encoder, at
+    least that of the run.
     """
 
     name: str
@@ -66,17 +60,10 @@ class BaseEncoder:
 def load_base(
     model: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, args: MirrorConfig, pairs: bool
 ) -> BaseEncoder:
-    """Load the base model, fill in what `args` leaves open (`MirrorConfig.resolve_for`), and log both.
-
-    Args:
-        model: Hub id, folder, or loaded encoder without a head.
-        tokenizer: needed only if it is not beside the model.
-        pairs: whether the corpus has two columns.
-
-    Raises:
-        InputError: a model or tokenizer that cannot be trained, or not with these settings.
-    """
-    model = model if isinstance(model, str) else without_wrapper(model)
+    """Load the base model, fill in what `args` leaves open (`MirrorConfig.resolve_for`), and log both."""
+    if not isinstance(model, str) and any(type(each).__module__.startswith("peft.") for each in model.modules()):
+        advice = "pass model.merge_and_unload(), and lora_rank for new ones"
+        raise InputError(f"a model with adapters of peft is not trained as it is; {advice}")
     name = model if isinstance(model, str) else model.name_or_path
     known = checkpoint_settings(name) if name else {}
     if isinstance(model, str):  # with the pooling of the base, which may need its pooler
@@ -92,7 +79,7 @@ def load_base(
         length=min(known["max_seq_length"], position_limit(model)) if known.get("max_seq_length") else None,
         direction=direction_of(model.config),
         masks=bool(args.mask_token) or tokenizer.mask_token_id is not None,
-        weights=0 if adapters_of(model) else sum(weight.numel() for weight in model.parameters()),
+        weights=sum(weight.numel() for weight in model.parameters()),
     )
     check_direction(model.config, args.pooling, name)
     head = keep_modules(known, args.pooling, name)
@@ -138,11 +125,7 @@ def direction_of(config: PretrainedConfig) -> str | None:
 
 @torch.no_grad()
 def set_direction(model: PreTrainedModel, direction: str | None, name: str) -> None:
-    """Make a decoder causal or bidirectional, by the word in its configuration that transformers reads.
-
-    Raises:
-        InputError: the model cannot have this direction.
-    """
+    """Make a decoder causal or bidirectional, by the word in its configuration that transformers reads."""
     if direction is None or direction == (direction_of(model.config) or "bidirectional"):
         return
     what = f"--attention_direction {direction}: {name} ({model.config.model_type})"
@@ -154,11 +137,8 @@ def set_direction(model: PreTrainedModel, direction: str | None, name: str) -> N
     if torch.equal(one, other) != (direction == "causal"):
         raise InputError(f"{what} does not take it in this version of transformers; leave the flag out")
     if direction == "bidirectional":
-        logger.warning(
-            "%s is made bidirectional: transformers 5.2 and later read the saved encoder as it is, earlier versions as "
-            "a causal one, without an error",
-            name,
-        )
+        versions = "transformers 5.2 and later read the saved encoder as it is, earlier versions as a causal one"
+        logger.warning("%s is made bidirectional: %s, without an error", name, versions)
 
 
 def describe_base(
@@ -171,11 +151,8 @@ def describe_base(
 ) -> str:
     """Return the log line that describes the detected base model and the settings that follow from it.
 
-    Args:
-        pooling: pooling of a base that is an encoder already. None for a language model.
-        head: its modules after the pooling.
-        changed: what `MirrorConfig.resolve_for` returned.
-        direction: that of the attention of a decoder.
+    `pooling` and `head` are those of a base that is an encoder already, None for a language model. `changed` is what
+    `MirrorConfig.resolve_for` returned, `direction` that of the attention of a decoder.
     """
     name, preset = Path(name).name or "the model", LEVELS[args.level]
     keys = [key for key in preset if key not in {*changed, "pooling"} and getattr(args, key) != preset[key]]
@@ -186,14 +163,14 @@ def describe_base(
     differences += ["no repeated texts (--keep_duplicates)"]
     texts = f"{LEVEL_TEXTS[args.level]}, except: {', '.join(differences)}"
     flags = " ".join(f"--{flag} {value}" for flag, value in changed.items())
+    use = "it" if pooling is None else "adapting"
+    settings = f"settings for {use}: {flags}; the others" if flags else "settings"
     if pooling is None:
         kind = f"decoder language model with {direction} attention" if direction else "masked language model"
-        settings = f"settings for it: {flags}; the others" if flags else "settings"
         return f"base: {name} is a {kind}; {settings} of the paper for {texts}"
     if args.pooling != pooling:
         return f"base: {name} is trained by --pooling {args.pooling} instead of its own; settings of the paper for {texts}"
     modules = ", ".join([f"{pooling} pooling", *(type(module).__name__.lower() for module in head)])
-    settings = f"settings for adapting: {flags}; the others" if flags else "settings"
     return f"base: {name} is an encoder already ({modules}); {settings} of the paper for {texts} (docs/adapt.md)"
 
 
@@ -213,55 +190,23 @@ def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:
 
 
 def add_lora(model: PreTrainedModel, rank: int) -> None:
-    """Freeze `model` and add a low-rank update to every linear layer, in place (LoRA, Hu et al. 2022). The vectors do
-    not change yet.
+    """Freeze `model` and add a low-rank update to every linear layer, in place (LoRA, Hu et al. 2022).
 
     The update is scaled by 2 and has no dropout of its own, so the noise in the model is that of the flags.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise InputError(
-            "--lora_rank needs peft: pip install peft, or give --lora_rank 0 to train all weights"
-        ) from error
-
+        message = "--lora_rank needs peft: pip install peft, or give --lora_rank 0 to train all weights"
+        raise InputError(message) from error
     inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear"), model)
-
-
-def adapters_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return the trained weights of a model with adapters of peft, by name. Empty for any other model."""
-    if not any(map(_is_adapted, model.modules())):
-        return {}
-    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-
-
-def without_wrapper(model: nn.Module) -> nn.Module:
-    """Return the encoder in a `PeftModel`, with its adapters, and any other model as it is.
-
-    Raises:
-        InputError: the adapters are frozen, or not part of the layers, so they cannot be merged into the weights.
-    """
-    if not hasattr(model, "get_base_model"):
-        return model
-    if not adapters_of(inside := model.get_base_model()):
-        raise InputError(
-            "the adapters of this PeftModel cannot be trained and merged into its weights; pass one with LoRA and "
-            "is_trainable=True, or the bare model and lora_rank"
-        )
-    return inside
-
-
-def _is_adapted(module: nn.Module) -> bool:
-    return type(module).__module__.startswith("peft.") and hasattr(module, "get_base_layer") | hasattr(module, MODULES)
 
 
 def merged(model: PreTrainedModel) -> PreTrainedModel:
     """Return a copy of `model` with the adapters merged into its weights."""
     plain = copy.deepcopy(model)
     for name, module in list(plain.named_modules()):
-        if hasattr(module, MODULES):  # a copy that is trained as a whole
-            plain.set_submodule(name, getattr(module, MODULES)[module.active_adapters[0]])
-        elif _is_adapted(module):
+        if hasattr(module, "get_base_layer"):
             module.merge()
             plain.set_submodule(name, module.get_base_layer())
     plain._hf_peft_config_loaded = False  # otherwise transformers saves the adapters only

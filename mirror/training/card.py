@@ -21,15 +21,11 @@ from mirror.training.record import RunRecord
 if TYPE_CHECKING:
     from transformers import TrainerState
 
-HIDDEN_MASK_TOKEN = "<MASK_TOKEN>"  # what earlier versions recorded for any
 CARD, SCORES_FILE, FIGURE = "README.md", "scores.json", "cosines.png"
 
 
 def write_card(folder: str | Path, name: str | None = None) -> None:
-    """Write the card of the checkpoint in `folder` from its `train_results.json` and, if present, `scores.json`.
-
-    The default of `name` is the --hub_model_id of the run, or the name of the folder, which must hold a finished run.
-    """
+    """Write the card of a finished run. The default of `name` is its --hub_model_id, or the name of the folder."""
     ModelCard(render_card(folder, name)).save(Path(folder) / CARD)
 
 
@@ -118,13 +114,10 @@ def training_facts(record: RunRecord) -> dict[str, str]:
 
 def _mirror_facts(settings: dict) -> dict[str, str | None]:
     noise = f"dropout {settings['dropout_rate']}"
-    if settings["drophead_rate"]:
-        noise += f", drophead {settings['drophead_rate']}"
-    if settings["controlled_dropout"]:
-        noise += ", same dropout masks in both views"
+    noise += f", drophead {settings['drophead_rate']}" if settings["drophead_rate"] else ""
+    noise += ", same dropout masks in both views" if settings["controlled_dropout"] else ""
     rank, hardness, shorter = (settings.get(key) for key in ("lora_rank", "hardness", "matryoshka_dims"))
     by_length = settings.get("train_sampling_strategy") == "group_by_length"
-    adapters = "adapters of peft, merged" if settings.get("adapters") else "all weights"
     dimensions = f"also trained: the first {', '.join(map(str, shorter or ()))} dimensions (`truncate_dim`)"
     return {
         "level": settings["level"],
@@ -134,7 +127,7 @@ def _mirror_facts(settings: dict) -> dict[str, str | None]:
         "hardness": f"{hardness} times the cosine of a negative" if hardness else None,
         "batches": "texts of similar length" if by_length else None,
         "shorter vectors": dimensions if shorter else None,
-        "trained": f"low-rank updates (LoRA) of rank {rank}, merged" if rank else adapters,
+        "trained": f"low-rank updates (LoRA) of rank {rank}, merged" if rank else "all weights",
         "optimizer": f"AdamW, learning rate {settings['learning_rate']:g}, weight decay {settings['weight_decay']:g}",
     }
 
@@ -159,7 +152,7 @@ def describe_views(settings: dict) -> str:
         noise = f"span of {settings['span_mask_length']} characters masked"
     else:
         noise = f"augmentation {augmentation}" + (f" with rate {rate}" if rate else "")
-    if (token := settings.get("mask_token")) and token != HIDDEN_MASK_TOKEN:
+    if (token := settings.get("mask_token")) and token != "<MASK_TOKEN>":  # of earlier versions, for any
         noise += f" by '{token}'"
     return f"{noise} in {'both views' if settings['augment_both_views'] else 'the second view'}"
 
@@ -197,11 +190,7 @@ def corpus_facts(record: RunRecord) -> dict[str, str]:
 def scores_of_run(state: TrainerState, loads_best: bool, data_dir: str | None) -> dict:
     """Return the scores of `--eval_tasks` at the saved step and before training, as the content of `scores.json`.
 
-    With `loads_best` the best checkpoint was loaded at the end of training.
-
-    Returns:
-        `after` and, if step 0 was evaluated, `before`: metric and score by task. `how`: how each was scored. Empty if
-        the saved step was not evaluated.
+    With `loads_best` that is the best step. Empty if it was not evaluated.
     """
     saved = state.best_global_step if loads_best and state.best_global_step else state.global_step
     by_step = {entry["step"]: entry for entry in state.log_history if any(key.startswith("eval_") for key in entry)}
@@ -224,12 +213,11 @@ def scores_of_run(state: TrainerState, loads_best: bool, data_dir: str | None) -
 
 def write_scores(folder: str | Path, scores: dict) -> None:
     """Write `scores.json`. Empty `scores` delete the files of an earlier run in the same folder."""
-    if "picture" not in scores:
-        (Path(folder) / FIGURE).unlink(missing_ok=True)
+    for name, is_stale in ((FIGURE, "picture" not in scores), (SCORES_FILE, not scores)):
+        if is_stale:
+            (Path(folder) / name).unlink(missing_ok=True)
     if scores:
         atomic_write_text(Path(folder) / SCORES_FILE, json.dumps(scores, indent=2) + "\n")
-    else:
-        (Path(folder) / SCORES_FILE).unlink(missing_ok=True)
 
 
 def _metadata(name: str, record: RunRecord, scores: dict) -> str:

@@ -32,11 +32,7 @@ LITTLE_SPACE = 50e6  # bytes
 def find_checkpoint(asked: str | bool | None, output_dir: str | Path) -> str | None:
     """Return the checkpoint folder that `--resume_from_checkpoint` means. None where nothing is asked for.
 
-    Args:
-        asked: a folder, True for the newest complete checkpoint of `output_dir`, or "auto" for the same or None.
-
-    Raises:
-        InputError: there is none, or it is incomplete.
+    `asked` is a folder, True for the newest complete checkpoint of `output_dir`, or "auto" for the same or None.
     """
     if not asked:
         return None
@@ -75,15 +71,10 @@ def numbered_checkpoints(output_dir: str | Path) -> dict[int, Path]:
 
 
 def rotate(output_dir: str | Path, limit: int | None, protected: Collection[str | None], step: int) -> None:
-    """Delete the oldest checkpoints of a run until `limit` are left.
+    """Delete the oldest checkpoints of a run, but none that is `protected`, until `limit` are left (0: no limit).
 
-    They are ordered by step and not by time, because clocks go back. Those of later steps than this one are of a run
-    that was overwritten, or left behind by going back, so they are the oldest.
-
-    Args:
-        limit: None or 0 for no limit.
-        protected: paths that are never deleted: the newest and the best checkpoint.
-        step: the step of the newest checkpoint.
+    They are ordered by step and not by time, because clocks go back. Those of later steps than the newest one's are of a
+    run that was overwritten, or left behind by going back, so they are the oldest.
     """
     numbered = numbered_checkpoints(output_dir)
     oldest_first = sorted(numbered, key=lambda number: (number <= step, number))
@@ -100,22 +91,13 @@ def warn_of_little_space(folder: str | Path, model: nn.Module) -> None:
     needed = 2 * weights + 2 * trained  # a checkpoint, with two moments of every trained weight, and the encoder
     free = shutil.disk_usage(folder).free
     if free < needed:
-        logger.warning(
-            "%s has %s left, but a checkpoint and the encoder at the end need about %s: free some space, or choose another "
-            "--output_dir",
-            _disk_of(folder),
-            _megabytes(free),
-            _megabytes(needed),
-        )
+        needs = f"a checkpoint and the encoder at the end need about {_megabytes(needed)}"
+        message = "%s has %s left, but %s: free some space, or choose another --output_dir"
+        logger.warning(message, _disk_of(folder), _megabytes(free), needs)
 
 
 def raise_save_error(error: Exception, folder: str | Path, run_dir: str | Path) -> NoReturn:
-    """Explain a failed save.
-
-    Raises:
-        InputError: what could not be saved, why, and which checkpoint is left.
-        Exception: `error` itself, where it does not come from writing.
-    """
+    """Raise an `InputError` that says why a save failed and what is left, or `error` where it is not of writing."""
     of_writing = isinstance(error, SAVE_ERRORS) or RUST_ERROR in str(error)
     if not of_writing or (isinstance(error, RuntimeError) and describe_peer_failure(error)):
         raise error

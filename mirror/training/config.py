@@ -21,25 +21,8 @@ from mirror.common.flags import above, at_least, condition, one_of
 from mirror.data.augmentation import augmentation_name
 from mirror.data.views import ViewSettings
 from mirror.modeling.static import StaticConfig
-from mirror.training.options import (
-    CRITERIA,
-    KEEP_STEP,
-    LEARNING_RATE,
-    LEVELS,
-    LIBRARY_DEFAULTS,
-    LORA_ABOVE,
-    LORA_LEARNING_RATE,
-    LORA_RANK,
-    MASKLESS,
-    MASKLESS_PAIRS,
-    STATIC_LEARNING_RATE,
-    TEXT_NOISE,
-    BaseOptions,
-    MirrorOptions,
-    default_learning_rate,
-    default_pooling,
-    encoder_settings,
-)
+from mirror.training import options
+from mirror.training.options import LEARNING_RATE, LIBRARY_DEFAULTS, BaseOptions, MirrorOptions
 from mirror.training.record import well_formed
 
 
@@ -56,20 +39,19 @@ _moment = condition(lambda beta: 0 <= beta < 1, "in [0, 1)")
 LARGEST, LARGEST_SEED = 2**31 - 1, 2**32 - 1  # no flag means more than an int of C holds, and NumPy's seeds end there
 # Ranges of flags of TrainingArguments, which transformers and torch check late or not at all.
 RANGES = {
-    **dict.fromkeys(
-        ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps"), _count
-    ),
-    **dict.fromkeys(("preprocessing_num_workers", "dataloader_prefetch_factor", "eval_accumulation_steps"), _count),
-    **dict.fromkeys(("torch_empty_cache_steps", "ddp_timeout", "ddp_bucket_cap_mb"), _count),
-    **dict.fromkeys(("weight_decay", "max_grad_norm", "warmup_steps", "adam_epsilon", "eval_delay"), _not_negative),
-    **dict.fromkeys(
-        ("label_smoothing_factor", "neftune_noise_alpha", "save_total_limit", "dataloader_num_workers"), _not_negative
-    ),
-    **dict.fromkeys(("adam_beta1", "adam_beta2"), _moment),
-    **dict.fromkeys(("logging_steps", "save_steps", "eval_steps", "num_train_epochs"), _positive),
-    **dict.fromkeys(("seed", "data_seed"), _not_negative),
-    **dict.fromkeys(("learning_rate", "weight_decay"), condition(lambda rate: 0 <= rate <= 100, "between 0 and 100")),
-    "max_steps": condition(lambda steps: steps == -1 or steps > 0, "positive, or -1 for no limit"),
+    name: check
+    for check, names in (
+        (_count, "per_device_train_batch_size per_device_eval_batch_size preprocessing_num_workers ddp_timeout"),
+        (_count, "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor ddp_bucket_cap_mb"),
+        (_count, "torch_empty_cache_steps"),
+        (_not_negative, "max_grad_norm warmup_steps adam_epsilon eval_delay save_total_limit dataloader_num_workers"),
+        (_not_negative, "label_smoothing_factor neftune_noise_alpha seed data_seed"),
+        (_positive, "logging_steps save_steps eval_steps num_train_epochs"),
+        (_moment, "adam_beta1 adam_beta2"),
+        (condition(lambda rate: 0 <= rate <= 100, "between 0 and 100"), "learning_rate weight_decay"),
+        (condition(lambda steps: steps == -1 or steps > 0, "positive, or -1 for no limit"), "max_steps"),
+    )
+    for name in names.split()
 }
 
 
@@ -77,9 +59,7 @@ RANGES = {
 class BaseConfig(BaseOptions, TrainingArguments):
     """`TrainingArguments` with the defaults that `MirrorConfig` and `CMLMConfig` share, and an automatic precision.
 
-    Differences from `TrainingArguments`: `bf16` or `fp16` wherever the hardware is fast in it, the last incomplete
-    batch is dropped (accelerate would fill it with rows from the start, which are false negatives), no checkpoints
-    before the end, and `FIXED`.
+    The last incomplete batch is dropped: accelerate would fill it with rows from the start, which are false negatives.
     """
 
     weight_decay: float = LIBRARY_DEFAULTS["weight_decay"]
@@ -97,9 +77,8 @@ class BaseConfig(BaseOptions, TrainingArguments):
             if isinstance(value, (int, float)) and value > (LARGEST_SEED if name.endswith("seed") else LARGEST):
                 raise InputError(f"--{name} {value:g} is too large")
             if isinstance(value, str) and well_formed(value) != value:
-                raise InputError(
-                    f"--{name} {value!r} is not UTF-8; give another, or use a UTF-8 locale such as LC_ALL=C.UTF-8"
-                )
+                advice = "give another, or use a UTF-8 locale such as LC_ALL=C.UTF-8"
+                raise InputError(f"--{name} {value!r} is not UTF-8; {advice}")
             if value is not None and name in RANGES:
                 RANGES[name](f"--{name}", value)
         if self.use_liger_kernel and find_spec("liger_kernel") is None:
@@ -132,11 +111,7 @@ class BaseConfig(BaseOptions, TrainingArguments):
 
 
 def check_optimizer(args: TrainingArguments) -> None:
-    """Build the optimizer and the schedule for one weight, because transformers builds the real ones after the texts.
-
-    Raises:
-        InputError: a library is not installed, or does not take these values. Names the flag.
-    """
+    """Build optimizer and schedule for one weight, because transformers refuses wrong flags only after the texts."""
     optim, schedule = getattr(args.optim, "value", args.optim), getattr(args.lr_scheduler_type, "value", "")
     tried = copy.copy(args)
     tried.learning_rate = LEARNING_RATE if args.learning_rate is None else args.learning_rate
@@ -146,12 +121,8 @@ def check_optimizer(args: TrainingArguments) -> None:
             kind([torch.nn.Parameter(torch.zeros(1))], **options)
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=tried.learning_rate)
     with library_errors(f"--lr_scheduler_type {schedule} with --lr_scheduler_kwargs {args.lr_scheduler_kwargs}"):
-        options = {
-            "num_warmup_steps": 1,
-            "num_training_steps": 10,
-            "scheduler_specific_kwargs": args.lr_scheduler_kwargs,
-        }
-        get_scheduler(args.lr_scheduler_type, optimizer, **options)
+        given = args.lr_scheduler_kwargs
+        get_scheduler(args.lr_scheduler_type, optimizer, 1, 10, scheduler_specific_kwargs=given)
 
 
 def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tuple[bool, bool, str]:
@@ -177,19 +148,12 @@ def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tup
 
 @dataclass
 class MirrorConfig(MirrorOptions, BaseConfig):
-    """Configuration of a Mirror-BERT run.
-
-    >>> config = MirrorConfig(level="sentence", output_dir="out")
+    """Configuration of a Mirror-BERT run: `MirrorConfig(level="sentence", output_dir="out")`.
 
     Every argument is a flag of run_mirror.py: `run_mirror.py --help` and `mirror/training/options.py` explain them,
     `--help_all` those of `TrainingArguments`. `augmentation` can also be a function `(text, rng) -> text`, which makes
-    the second view of a text (`mirror.data.augmentation`).
-
-    Note:
-        Where the paper is silent, the defaults follow the released code and differ from `TrainingArguments`: batch
-        200, learning rate 2e-5 (1e-4 for the embedded model) held constant, no gradient clipping, weight decay 0.01 on
-        all weights (biases and norms too), one epoch for sentences and two for words and phrases, and what
-        `BaseConfig` lists.
+    the second view of a text (`mirror.data.augmentation`). Where the paper is silent, the defaults follow the released
+    code.
 
     Raises:
         InputError: a value outside its range, or two that contradict each other. Names the flag.
@@ -214,32 +178,30 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         """Fill in what depends on the base model: pooling, learning rate, and the settings for an encoder.
 
         Args:
-            pooling: pooling of a base model that is an encoder already. With another pooling it is not one.
+            pooling, length: of a base model that is an encoder already. With another pooling it is not one.
             pairs: whether the second text of a row is its second view. Encoders were measured without.
-            length: maximum number of tokens of a base model that is an encoder already.
             direction: `causal` or `bidirectional` for a decoder.
             masks: whether its tokenizer has a mask token.
             weights: number of weights of the model, for the default of `lora_rank`.
 
-        Returns:
-            The settings that differ from the level's because of the base, by the names of their flags.
+        Returns the settings that differ from the level's because of the base, by the names of their flags.
         """
-        of_level = None if direction else LEVELS[self.level].get("pooling")
-        self.pooling = self.pooling or pooling or of_level or default_pooling(model_type, direction)
-        changed = encoder_settings(self.level, self.given) if self.pooling == pooling and not pairs else {}
+        of_level = None if direction else options.LEVELS[self.level].get("pooling")
+        self.pooling = self.pooling or pooling or of_level or options.default_pooling(model_type, direction)
+        changed = options.encoder_settings(self.level, self.given) if self.pooling == pooling and not pairs else {}
         if length and self.pooling == pooling and "max_seq_length" not in self.given:
             changed["max_seq_length"] = length
-        if not masks and self.masks_spans and not self.given & {*TEXT_NOISE}:
-            changed |= MASKLESS_PAIRS if pairs else MASKLESS
+        if not masks and self.masks_spans and not self.given & {*options.TEXT_NOISE}:
+            changed |= options.MASKLESS_PAIRS if pairs else options.MASKLESS
         if model_type == StaticConfig.model_type and self.learning_rate is None:
-            changed["learning_rate"] = STATIC_LEARNING_RATE
-        if weights > LORA_ABOVE and self.lora_rank is None:
-            changed["lora_rank"] = LORA_RANK
-            changed |= {} if self.learning_rate is not None else {"learning_rate": LORA_LEARNING_RATE}
+            changed["learning_rate"] = options.STATIC_LEARNING_RATE
+        if weights > options.LORA_ABOVE and self.lora_rank is None:
+            changed["lora_rank"] = options.LORA_RANK
+            changed |= {} if self.learning_rate is not None else {"learning_rate": options.LORA_LEARNING_RATE}
         for name, value in changed.items():
             setattr(self, name, value)
         if self.learning_rate is None:
-            self.learning_rate = default_learning_rate(model_name_or_path)
+            self.learning_rate = options.default_learning_rate(model_name_or_path)
         return changed
 
     def at_most_one_pass(self, texts: int) -> None:
@@ -252,18 +214,11 @@ class MirrorConfig(MirrorOptions, BaseConfig):
     def view_settings(
         self, tokenizer: PreTrainedTokenizerBase, prompt: str = "", second_prompt: str | None = None
     ) -> ViewSettings:
-        """Return how the views are made with this tokenizer and this prompt, or these two.
-
-        Raises:
-            InputError: something is to be masked and the tokenizer has no mask token.
-        """
+        """Return how the views are made with this tokenizer and this prompt, or these two."""
         masks = self.augmentation in ("token", "whole_word") or self.masks_spans
         if masks and not self.mask_token and tokenizer.mask_token_id is None:
-            raise InputError(
-                f"the tokenizer of {tokenizer.name_or_path} has no mask token; use "
-                f"{'--span_mask_length 0' if self.masks_spans else '--augmentation delete'}, "
-                "or --mask_token with a literal"
-            )
+            name, use = tokenizer.name_or_path, "span_mask_length 0" if self.masks_spans else "augmentation delete"
+            raise InputError(f"the tokenizer of {name} has no mask token; use --{use}, or --mask_token with a literal")
         return ViewSettings(
             span_mask_length=self.span_mask_length if self.augmentation == "span" else 0,
             span_mask_min_chars=self.span_mask_min_chars,
@@ -296,8 +251,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         if self.select_by:
             self.metric_for_best_model = self.select_by
         criterion = (self.metric_for_best_model or "").removeprefix("eval_")
-        if criterion in CRITERIA:
-            self.greater_is_better = CRITERIA[criterion] == "higher"
+        if criterion in options.CRITERIA:
+            self.greater_is_better = options.CRITERIA[criterion] == "higher"
         if self.eval_tasks:
             self.eval_on_start = True
             if self.eval_strategy == IntervalStrategy.NO:
@@ -307,4 +262,4 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         if self.keep:
             self.eval_on_start = True
             if not (self.select_by or loads_best):
-                self.metric_for_best_model, self.greater_is_better = KEEP_STEP, True
+                self.metric_for_best_model, self.greater_is_better = options.KEEP_STEP, True

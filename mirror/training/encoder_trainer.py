@@ -14,7 +14,6 @@ from datasets import Dataset, IterableDataset
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback
-from transformers.trainer_utils import TrainOutput
 
 from mirror.common.distributed import mean_over_processes
 from mirror.common.errors import InputError, library_errors
@@ -36,24 +35,12 @@ READ_ROWS = 10_000  # rows in memory at once
 STREAMED_ROWS = 1000  # rows of a stream, which has no end, in its digest
 # Flags that change nothing in the weights. Files and model are compared by content instead.
 NOT_COMPARED_PREFIXES = ("ddp_", "eval_", "hub_", "log_", "logging_", "save_", "trackio_")
-NOT_COMPARED = {
-    *(
-        "bitext_file",
-        "data_dir",
-        "disable_tqdm",
-        "greater_is_better",
-        "load_best_model_at_end",
-        "metric_for_best_model",
-    ),
-    *(
-        "dataloader_num_workers",
-        "dataloader_persistent_workers",
-        "dataloader_pin_memory",
-        "dataloader_prefetch_factor",
-    ),
-    *("model_name_or_path", "nli_file", "per_device_eval_batch_size", "preprocessing_num_workers", "project"),
-    *("push_to_hub", "report_to", "resume_from_checkpoint", "run_name", "select_by", "train_file"),
-}
+NOT_COMPARED = set(
+    """bitext_file data_dir dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory
+    dataloader_prefetch_factor disable_tqdm greater_is_better load_best_model_at_end metric_for_best_model
+    model_name_or_path nli_file per_device_eval_batch_size preprocessing_num_workers project push_to_hub report_to
+    resume_from_checkpoint run_name select_by train_file""".split()
+)
 LENGTHS = {"max_steps", "num_train_epochs"}  # of a run at a constant rate, which may go on for longer
 # Arguments of `Trainer` that have no meaning for encoders, and what to use instead.
 REFUSED = {
@@ -67,11 +54,11 @@ REFUSED = {
 
 
 def refuse_arguments(given: dict[str, object]) -> None:
-    """Refuse arguments of `Trainer` that have no meaning here with an `InputError` that says what to use instead."""
-    for name, value in given.items():
+    """Remove arguments of `Trainer` that have no meaning here, or refuse those that have a value."""
+    for name in given.keys() - {"callbacks", "optimizers", "optimizer_cls_and_kwargs"}:
         if name not in REFUSED:
             raise TypeError(f"unexpected keyword argument '{name}'")
-        if value is not None:
+        if given.pop(name) is not None:
             raise InputError(f"{name} does not apply to encoders: {REFUSED[name]}")
 
 
@@ -100,15 +87,12 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
 
     Args:
         loss: a loss, whose parameters, if it has any, are trained with the model.
-        base_model: name or path of the base model.
         settings: the whole configuration as plain data, kept in every checkpoint.
-        corpus_report: facts about the training texts.
-        dataset_name: id of a Hub dataset, if the texts come from one.
+        corpus_report: facts about the training texts, which come from the Hub dataset `dataset_name` if that is given.
 
     Attributes:
         method: "mirror" or "cmlm", for the record and the card.
         summary: the log line that describes a step.
-        train_metrics: the metrics that `train` returned.
         measured: scores of `train` for the record, by the names of `RunRecord`.
     """
 
@@ -121,7 +105,7 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         settings: dict,
         corpus_report: dict,
         dataset_name: str | None,
-        loss: object = None,
+        loss=None,
         **kwargs,
     ):
         super().__init__(*args, **kwargs)
@@ -129,22 +113,18 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         self.base_model, self.settings = base_model, well_formed(settings | ({"streaming": True} if is_stream else {}))
         self.corpus_report, self.dataset_name = corpus_report, dataset_name
         self.summary: str | None = None
-        self.train_metrics: dict[str, float] = {}
         self.measured: dict[str, object] = {}
         self.loss_is_scaled_for_ga = False  # our losses are means over one micro-batch
         self._seen: dict[str, list[Tensor]] = {}
-        self.loss = loss.to(self.args.device) if isinstance(loss, nn.Module) else loss
-        self._loss_parameters = list(self.loss.parameters()) if isinstance(self.loss, nn.Module) else []
+        self.loss = loss
+        self._loss_module = loss.to(self.args.device) if isinstance(loss, nn.Module) else nn.Identity()
+        self._loss_parameters = list(self._loss_module.parameters())
         for parameter in self._loss_parameters:
             parameter.register_hook(mean_over_processes)  # DDP averages the gradients of the model only
         self.add_callback(EpochsAndLossGradients(self._loss_parameters))
 
     def before_training(self, checkpoint: str | None) -> None:
-        """Refuse the checkpoint of another run, unless `force` is set, and restore the loss from that of this run.
-
-        Raises:
-            InputError: the checkpoint is of another run. Names the differences.
-        """
+        """Refuse the checkpoint of another run, unless `force` is set, and restore the loss from that of this run."""
         self._model_digest = digest_of_model(self.model) if self.is_world_process_zero() else ""
         self._identity = {}
         if checkpoint and not self.args.force:
@@ -154,38 +134,24 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         elif self.args.should_save:
             (Path(self.args.output_dir) / FILE).unlink(missing_ok=True)  # of the run that is overwritten
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
-        output = super().train(resume_from_checkpoint, **kwargs)
-        self.train_metrics = output.metrics
-        return output
-
     def after_training(self) -> None:
         """Log which step was kept, and how the last evaluated one compares."""
         state, metric = self.state, (self.args.metric_for_best_model or "").removeprefix("eval_")
         if not (self.args.load_best_model_at_end and state.best_global_step) or metric == KEEP_STEP:
             return
         scores = {entry["step"]: entry[f"eval_{metric}"] for entry in state.log_history if f"eval_{metric}" in entry}
-        last = max(scores, default=state.best_global_step)
-        others = "the last one" if last == state.best_global_step else f"step {last} has {scores[last]:.4f}"
-        logger.info(
-            f"kept step {state.best_global_step}, the best of {len(scores)} evaluated: "
-            f"{metric} {state.best_metric:.4f} ({others})"
-        )
+        best, last = state.best_global_step, max(scores, default=state.best_global_step)
+        others = "the last one" if last == best else f"step {last} has {scores[last]:.4f}"
+        message = "kept step %d, the best of %d evaluated: %s %.4f (%s)"
+        logger.info(message, best, len(scores), metric, state.best_metric, others)
 
     def identity(self) -> dict:
-        """Return what is compared when a run is resumed, as plain data. Empty on all processes but the first.
-
-        The settings, digests of the weights before the first step and of the texts, and the number of processes.
-        """
+        """Return what is compared when a run is resumed, as plain data. Empty on all processes but the first."""
         if self.is_world_process_zero() and not self._identity:
             with reading(name_of_rows(self.settings)):
                 texts = digest_of_rows(self.training_rows())
-            self._identity = {
-                "settings": plain(self.settings),
-                "model": self._model_digest,
-                "texts": texts,
-                "processes": self.args.world_size,
-            }
+            self._identity = {"settings": plain(self.settings), "model": self._model_digest, "texts": texts}
+            self._identity["processes"] = self.args.world_size
         return self._identity
 
     def record(self) -> RunRecord:
@@ -194,10 +160,7 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         return RunRecord(self.method, self.train_metrics, run, self.corpus_report, self.settings, **self.measured)
 
     def finish(self) -> None:
-        """End the run: save, verify, write record and card, push if asked (`mirror.training.finish`).
-
-        The script's last call. With several processes it ends them.
-        """
+        """End the run and its processes: save, verify, write record and card, push if asked. The script's last call."""
         finish(self)
 
     def training_rows(self) -> list[Dataset | IterableDataset]:
@@ -208,23 +171,21 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         super().describe_checkpoint(folder)
         if self.is_world_process_zero():
             atomic_write_text(folder / IDENTITY, json.dumps(self.identity(), indent=2) + "\n")
-            state = self.loss.state_dict() if isinstance(self.loss, nn.Module) else {}
-            if state:
+            if state := self._loss_module.state_dict():
                 save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / LOSS_STATE)
 
     def _load_loss(self, checkpoint: str) -> None:
         """Restore parameters and buffers of the loss, or refuse a checkpoint that was made with others."""
         path = Path(checkpoint) / LOSS_STATE
         stored = load_file(path) if path.is_file() else {}
-        expected = self.loss.state_dict() if isinstance(self.loss, nn.Module) else {}
+        expected = self._loss_module.state_dict()
         shapes = [{name: tensor.shape for name, tensor in each.items()} for each in (stored, expected)]
         if shapes[0] != shapes[1]:
             raise InputError(
                 f"{checkpoint} holds the state of another loss ({', '.join(stored) or 'none'} instead of "
                 f"{', '.join(expected) or 'none'}); resume with the loss of that run"
             )
-        if stored:
-            self.loss.load_state_dict(stored)
+        self._loss_module.load_state_dict(stored)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         is_new = self.optimizer is None
@@ -250,11 +211,7 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         return self.accelerator.get_state_dict(self.model) if self.is_fsdp_enabled else None
 
     def save_encoder(self, folder: str, state_dict: dict[str, Tensor] | None) -> None:
-        """Write the encoder to a folder.
-
-        Args:
-            state_dict: the gathered weights of a sharded model.
-        """
+        """Write the encoder to a folder. `state_dict` are the gathered weights of a sharded model."""
         raise NotImplementedError
 
     def get_batch_samples(self, epoch_iterator, num_batches, device):
@@ -273,16 +230,10 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         super().log(logs, start_time)
 
     def check_finite(self, loss: Tensor, advice: str) -> Tensor:
-        """Return the loss if it is finite.
-
-        Raises:
-            InputError: it is not.
-        """
+        """Return the loss if it is finite, otherwise raise an `InputError`."""
         if not torch.isfinite(loss):
-            raise InputError(
-                f"the loss is {loss.item()} at step {self.state.global_step + 1}; "
-                f"try --bf16 instead of --fp16, {advice}"
-            )
+            found = f"the loss is {loss.item()} at step {self.state.global_step + 1}"
+            raise InputError(f"{found}; try --bf16 instead of --fp16, {advice}")
         return loss
 
 

@@ -17,11 +17,7 @@ class FalseNegatives:
 
     Two rows are not if they share a text: a question with five answers, two headings of one passage. With a guide, a
     text is not either if the guide finds it more similar to the anchor than the anchor's positive (GISTEmbed,
-    Solatorio 2024, with a frozen guide).
-
-    Args:
-        rows: R pairs, `text` and `text_pair`.
-        guide: encodes the distinct texts once.
+    Solatorio 2024, with a frozen guide). It encodes the distinct texts once.
     """
 
     def __init__(self, rows: Dataset, guide: Encode | None = None):
@@ -34,13 +30,9 @@ class FalseNegatives:
             self.vectors = torch.from_numpy(np.ascontiguousarray(unit_length(guide(list(number)))))  # (U, D)
 
     def __call__(self, rows: Tensor, all_rows: Tensor) -> Tensor:
-        """Return which of the 2N texts are not negatives of each of 2B anchors.
+        """Return which of the 2N texts are no negatives of each of 2B anchors, (2B, 2N), first texts before second ones.
 
-        Args:
-            rows, all_rows: (B,) rows of this process and (N,) of all whose texts are compared.
-
-        Returns:
-            (2B, 2N) booleans, first texts before second ones. True for the anchor itself and its positive too.
+        `rows` are (B,) of this process, `all_rows` (N,) of all. True for the anchor itself and its positive too.
         """
         own, others = self.texts[:, rows.cpu()], self.texts[:, all_rows.cpu()]  # (2, B) and (2, N)
         shares = (own[:, None, :, None] == others[None, :, None, :]).any(dim=0).any(dim=0)  # (B, N)

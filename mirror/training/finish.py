@@ -43,14 +43,8 @@ def finish(trainer: ResumableTrainer) -> None:
     """Write the final checkpoint, then its record, scores and card, push it if asked, and shut down all processes.
 
     Call it on every process, and nothing afterwards. The weights come first, whole and with a manifest. What fails
-    after that is a warning that names what is missing, except a verification or a push, whose error is raised at the
-    end.
-
-    Args:
-        trainer: an `EncoderTrainer` after `train`. Its `record()` returns a `RunRecord`, to which this adds the cosines.
-
-    Raises:
-        InputError: the encoder cannot be saved, a library computes other embeddings from it, or the push failed.
+    after that is a warning that names what is missing, except a verification or a push, whose `InputError` is raised at
+    the end.
     """
     args, folder = trainer.args, Path(trainer.args.output_dir)
     if trainer.was_complete and is_complete(folder) and all((folder / name).exists() for name in (FILE, CARD)):
@@ -69,11 +63,7 @@ def finish(trainer: ResumableTrainer) -> None:
 
 
 def save_weights(trainer: ResumableTrainer, folder: Path) -> None:
-    """Save the encoder and the trainer's state beside the output folder's files, and move them there when they are whole.
-
-    Raises:
-        InputError: they cannot be written, for example because the disk is full. Nothing half-written is left.
-    """
+    """Save encoder and trainer's state aside, and move them into the folder when they are whole, or leave nothing."""
     aside = folder / ASIDE
     weights = trainer.gathered_weights()
     if trainer.args.should_save:
@@ -107,10 +97,7 @@ def save_weights(trainer: ResumableTrainer, folder: Path) -> None:
 
 
 def put_into_place(folder: Path) -> None:
-    """Move a whole encoder from the folder aside into the output folder, its manifest last.
-
-    May be called again after an interruption: the manifest is there until the last file is in place.
-    """
+    """Move a whole encoder into the output folder, its manifest last, so that an interrupted move can be repeated."""
     aside = folder / ASIDE
     shutil.rmtree(folder / "onnx", ignore_errors=True)  # exported from other weights
     # A layer, a setting or a card of an earlier run would be taken for one of this run.
@@ -128,11 +115,7 @@ def put_interrupted_into_place(folder: str | Path) -> None:
 
 
 def describe(trainer: ResumableTrainer, folder: Path) -> None:
-    """Verify the saved encoder, and write record, scores and card beside it. Warn of what cannot be written.
-
-    Raises:
-        InputError: a library cannot load the encoder, or computes other embeddings.
-    """
+    """Verify the saved encoder, and write record, scores and card beside it. Warn of what cannot be written."""
     args, record, scores, failure, cosines = trainer.args, None, {}, None, {}
     try:
         cosines = verify_encoder(folder, trainer.encoder(training=False), trainer.sample_texts())
@@ -162,7 +145,11 @@ def describe(trainer: ResumableTrainer, folder: Path) -> None:
             logger.info(describe_scores(record.own_text, record.own_text_together))
         if record and record.kept:
             logger.info(describe_outcome(record.kept))
-        logger.info(after_training(args.output_dir, trainer.base_model, _texts_of(trainer)))
+        source, texts = getattr(getattr(trainer, "corpus", None), "source", None), []
+        if source and source.train_file:
+            columns = source.pair_columns[-1:] if source.pair_columns else source.text_column
+            texts = [source.train_file[0], *(["--text_column", *columns] if columns else [])]
+        logger.info(after_training(args.output_dir, trainer.base_model, texts))
 
 
 def _try_twice(act: Callable[[], None]) -> None:
@@ -172,15 +159,6 @@ def _try_twice(act: Callable[[], None]) -> None:
     except Exception as error:
         logger.warning("the final save failed (%s); trying once more", reason(error))
         act()
-
-
-def _texts_of(trainer: ResumableTrainer) -> list[str]:
-    """Return the first --train_file of a run on texts, and the flag of its columns."""
-    source = getattr(getattr(trainer, "corpus", None), "source", None)
-    if not (source and source.train_file):
-        return []
-    columns = source.pair_columns[-1:] if source.pair_columns else source.text_column
-    return [source.train_file[0], *(["--text_column", *columns] if columns else [])]
 
 
 def after_training(folder: str, base_model: str, texts: Sequence[str] = ()) -> str:

@@ -27,16 +27,9 @@ def backward_through_cache(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Accumulate in the weights the gradient of `contrast` over all mini-batches as one batch.
 
-    Args:
-        mini_batches: M of them; number i holds both views of its m_i texts.
-        embed: vectors of a mini-batch, (2 m_i, D), first views before second ones.
-        contrast: the loss of (B, D) first and (B, D) second views, B the sum of all m_i.
-        backward: runs the backward pass of a loss (and scales it, in float16).
-        synchronised: a context that exchanges gradients between processes if its argument is true, which it is once,
-            for the last mini-batch.
-
-    Returns:
-        The loss, detached, and both views' vectors, (B, D) each.
+    `embed` returns the vectors of a mini-batch, (2 m_i, D), first views before second ones. `contrast` takes (B, D) first
+    and second views, B the sum of all m_i. `synchronised(True)`, for the last mini-batch, is a context that exchanges
+    gradients between processes. Returns the loss, detached, and both views' vectors, (B, D) each.
     """
     states, pieces = [], []
     with torch.no_grad():

@@ -48,15 +48,12 @@ class PushError(InputError):
 
 
 def create_repo(repo_id: str, private: bool | None, token: str | None) -> str:
-    """Create the repository if it does not exist, and return its full id.
-
-    An invalid id is an `InputError` before anything is sent, any other failure a `PushError`.
-    """
+    """Create the repository if it does not exist, and return its full id. A failure is a `PushError`."""
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
         raise InputError(f"--hub_model_id '{repo_id}' is not a repository id; give user/name") from error
-    _bound_the_client()
+    _set_timeout()
     if token is None and get_token() is None:
         raise PushError("no token for the Hub: set HF_TOKEN or run `hf auth login`")
     with _push_errors(token):
@@ -66,13 +63,9 @@ def create_repo(repo_id: str, private: bool | None, token: str | None) -> str:
 def push_folder(
     folder: str | Path, repo_id: str, private: bool | None = None, token: str | None = None, **upload
 ) -> CommitInfo:
-    """Upload the files of a folder in one commit. Any failure is a `PushError`.
+    """Upload the files of a folder in one commit, to a repository that is created if it does not exist.
 
-    Args:
-        repo_id: user/name, or only a name for one's own account. It is created if it does not exist.
-        private: visibility of a new repository.
-        token: default: HF_TOKEN, or the one stored by `hf auth login`.
-        upload: further arguments of `HfApi.upload_folder`, such as `commit_message`. `ignore_patterns` has a default.
+    `upload` are arguments of `HfApi.upload_folder`. Any failure is a `PushError`.
     """
     full_id = create_repo(repo_id, private, token)
     upload = {"ignore_patterns": [*NOT_PUSHED, MANIFEST]} | upload
@@ -99,7 +92,7 @@ def _push_errors(token: str | None) -> Iterator[None]:
 
 
 @cache  # once a process, because setting the factory closes the connections of other threads
-def _bound_the_client() -> None:
+def _set_timeout() -> None:
     def client_with_timeout():
         client = default_client_factory()
         client.timeout = TIMEOUT_SECONDS
@@ -132,11 +125,7 @@ class HubPushMixin:
     def push_to_hub(
         self, commit_message: str = "Encoder", token: str | None = None, revision: str | None = None, **kwargs
     ) -> CommitInfo | None:
-        """Upload the output folder, log the address of the repository, and return the commit on the first process.
-
-        Of the further arguments of `Trainer.push_to_hub` only `private` has an effect. If the push fails, a `PushError`
-        names the folder of the encoder and the command to push it later.
-        """
+        """Upload the output folder, and return the commit on the first process. Of `kwargs` only `private` matters."""
         self.callback_handler.on_push_begin(self.args, self.state, self.control)
         if not self.is_world_process_zero():
             return None

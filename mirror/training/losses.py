@@ -10,13 +10,10 @@ A loss is a function or an `nn.Module` that is called with the two views of a st
 
 `all_first` and `all_second` hold the views of all processes, gathered with gradient, and `offset` is where this
 process's rows start in them. `false_negatives` are the texts, first ones before second ones, that are no negatives of each
-anchor (`mirror.training.false_negatives`). It is passed only to losses that take it. A loss of your own can ignore
-them (`**gathered`) as long as `gather_negatives` is off.
-The parameters of a module are trained with the encoder and stored in the checkpoints of a run, never in the saved
-encoder. Its buffers are stored too.
-
-The functions normalize the vectors, compute in float32 (in float64 if that comes in), and return the mean over the
-anchors. They know nothing of models, tokens or processes.
+anchor (`mirror.training.false_negatives`), for losses that take it. A loss of your own can ignore them (`**gathered`) as
+long as `gather_negatives` is off. Parameters and buffers of a module are stored in the checkpoints of a run, never in the
+saved encoder. The functions normalize the vectors, compute in float32 (in float64 if that comes in), and return the mean
+over the anchors.
 """
 
 from __future__ import annotations
@@ -24,7 +21,6 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -33,6 +29,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mirror.common.errors import InputError
+from mirror.common.flags import above, at_least, one_of
 from mirror.common.vectors import unit_tensor
 from mirror.training.options import LOSSES
 
@@ -83,9 +80,7 @@ def info_nce(
         first, second = unit_tensor(first), unit_tensor(second)
         all_first = first if all_first is None else unit_tensor(all_first)
         all_second = second if all_second is None else unit_tensor(all_second)
-        rows = torch.arange(
-            offset, offset + len(first), device=first.device
-        )  # (B,) positions of the own rows among the N
+        rows = torch.arange(offset, offset + len(first), device=first.device)  # (B,) of the N
         if form == "one_way":
             anchors, candidates, positive = first, [all_second], rows
         else:
@@ -113,9 +108,8 @@ def info_nce(
         positives = logits.gather(1, positive[:, None]).squeeze(1)  # (2B,)
         without_positive = logits.scatter(1, positive[:, None], float("-inf"))
         if false_negatives is not None:  # an anchor may have no negative left
-            without_positive = without_positive.where(
-                without_positive.isfinite().any(dim=1)[:, None], positives[:, None]
-            )
+            has_negatives = without_positive.isfinite().any(dim=1)[:, None]
+            without_positive = without_positive.where(has_negatives, positives[:, None])
         return (without_positive.logsumexp(dim=1) - positives).mean()
 
 
@@ -134,13 +128,9 @@ def multi_similarity(
     counts as 0. A batch with exactly one such triplet counts as 0 too, because the library takes index lists of length 1
     for empty ones. All numbers are those of SapBERT's released code. The miner compares all triplets of the 2N views at
     once, in some (2N)^3 bytes, while that is under 2^31, and otherwise one anchor at a time, slowly.
-
-    Args:
-        first, second, all_first, all_second, offset, false_negatives: as in `info_nce`.
     """
-    from pytorch_metric_learning.losses import (
-        MultiSimilarityLoss,  # a second of imports that the other losses do not need
-    )
+    # A second of imports that the other losses do not need.
+    from pytorch_metric_learning.losses import MultiSimilarityLoss
     from pytorch_metric_learning.miners import TripletMarginMiner
 
     with torch.autocast(first.device.type, enabled=False):
@@ -168,27 +158,16 @@ def multi_similarity(
 
 
 class InfoNCE(nn.Module):
-    """InfoNCE as a module: `info_nce` with fixed settings.
-
-    >>> MirrorTrainer("bert-base-uncased", train_dataset=texts, loss=InfoNCE(temperature=0.04))
-
-    Args:
-        temperature, form, hardness: as in `info_nce`.
-
-    Raises:
-        InputError: a temperature that is not positive, an unknown form, or a negative hardness.
-    """
+    """`info_nce` with fixed settings: `MirrorTrainer(model, train_dataset=texts, loss=InfoNCE(temperature=0.04))`."""
 
     FORMS = ("nt_xent", "decoupled", "one_way")
 
     def __init__(self, temperature: float = 0.04, form: str = "nt_xent", hardness: float | None = None):
         super().__init__()
-        if temperature <= 0:
-            raise InputError(f"temperature must be positive, got {temperature}. The paper uses 0.04 or 0.2")
-        if form not in self.FORMS:
-            raise InputError(f"form '{form}' is unknown; one of {', '.join(self.FORMS)}")
-        if hardness is not None and hardness < 0:
-            raise InputError(f"hardness must be 0 or more, got {hardness}. Its source uses 9")
+        above(0, "The paper uses 0.04 or 0.2")("temperature", temperature)
+        one_of(self.FORMS)("form", form)
+        if hardness is not None:
+            at_least(0, "Its source uses 9")("hardness", hardness)
         self.temperature: float | Tensor = temperature
         self.form, self.hardness = form, hardness
 
@@ -208,23 +187,14 @@ class InfoNCE(nn.Module):
 class MultiSimilarity(nn.Module):
     """Multi-similarity loss on mined triplets, the function `multi_similarity` as a module."""
 
-    @classmethod
-    def from_config(cls, config: MirrorConfig) -> MultiSimilarity:
-        """Return the loss of the flags, none of which sets it."""
-        return cls()
-
     def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
         return multi_similarity(first, second, **gathered)
 
 
 class LearnableTemperature(nn.Module):
-    """Train the temperature of another loss too.
+    """Train the temperature of another loss too, from the loss's attribute `temperature` on.
 
-    The parameter is its logarithm, so the temperature stays positive. It gets no weight decay, which would pull it
-    towards 1.
-
-    Args:
-        loss: a loss with an attribute `temperature`, which is where training starts.
+    The parameter is its logarithm, so it stays positive. It gets no weight decay, which would pull it towards 1.
     """
 
     def __init__(self, loss: nn.Module):
@@ -244,16 +214,9 @@ class LearnableTemperature(nn.Module):
 
 
 class Matryoshka(nn.Module):
-    """Sum of another loss on whole vectors and on their first D dimensions, for each D (Kusupati et al. 2022, Eq. 1,
-    with weights 1).
+    """Sum of a loss, which normalizes, on whole vectors of `width` dimensions and on their first D, for each of `dims`.
 
-    Args:
-        loss: a loss that normalizes the vectors itself.
-        dims: the dimensions, all below `width`.
-        width: dimension of the vectors.
-
-    Raises:
-        InputError: a dimension that is not below the width of the vectors, which is trained anyway.
+    Kusupati et al. 2022, Eq. 1, with weights 1.
     """
 
     def __init__(self, loss: LossFunction, dims: Sequence[int], width: int):
@@ -266,22 +229,19 @@ class Matryoshka(nn.Module):
         self.loss, self.dims = loss, list(dims)
 
     def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
-        others, vectors = split_vectors(gathered)
-        loss, vectors = partial(self.loss, **others), {"first": first, "second": second, **vectors}
-        return sum((loss(**{name: each[:, :d] for name, each in vectors.items()}) for d in self.dims), loss(**vectors))
+        whole = self.loss(first, second, **gathered)
+        return sum(
+            (loss_behind(lambda v, d=d: v[:, :d], self.loss, first, second, gathered) for d in self.dims), whole
+        )
 
     def extra_repr(self) -> str:
         return f"dims={self.dims}"
 
 
 class ProjectionHead(nn.Module):
-    """A linear layer of the vectors' width and tanh in front of another loss, in training only (SimCSE, Gao et al.
-    2021, section 6.3).
+    """A linear layer and tanh in front of another loss, in training only (SimCSE, Gao et al. 2021, section 6.3).
 
-    Args:
-        loss: the loss of the projected vectors.
-        width: dimension D of the vectors.
-        seed: seed of the first weights. The global random state stays that of a run without a head.
+    The first weights have a seed of their own: the global random state stays that of a run without a head.
     """
 
     def __init__(self, loss: LossFunction, width: int, seed: int = 42):
@@ -292,16 +252,14 @@ class ProjectionHead(nn.Module):
         self.loss, self.head = loss, nn.Sequential(linear, nn.Tanh())
 
     def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
-        others, vectors = split_vectors(gathered)
-        projected = {name: self.head(each.float()) for name, each in vectors.items()}
-        return self.loss(self.head(first.float()), self.head(second.float()), **projected, **others)
+        return loss_behind(lambda vectors: self.head(vectors.float()), self.loss, first, second, gathered)
 
 
-def split_vectors(gathered: dict) -> tuple[dict, dict[str, Tensor]]:
-    """Return what is no vectors in the further arguments of a loss, and the vectors."""
-    names = ("all_first", "all_second")
-    vectors = {name: gathered[name] for name in names if name in gathered}
-    return {name: value for name, value in gathered.items() if name not in names}, vectors
+def loss_behind(change: Callable, loss: LossFunction, first: Tensor, second: Tensor, gathered: dict) -> Tensor:
+    """Return a loss of changed vectors."""
+    vectors = ("all_first", "all_second")
+    gathered = {name: change(value) if name in vectors else value for name, value in gathered.items()}
+    return loss(change(first), change(second), **gathered)
 
 
 def takes_false_negatives(loss: LossFunction) -> bool:
@@ -313,18 +271,11 @@ def takes_false_negatives(loss: LossFunction) -> bool:
 
 
 def make_loss(config: MirrorConfig, width: int, loss: LossFunction | None = None) -> LossFunction:
-    """Return the loss of a run: the one that was passed or `--loss`, with what the flags wrap around it.
-
-    Args:
-        width: dimension of the vectors.
-        loss: a loss of the caller's own.
-
-    Raises:
-        InputError: a loss that cannot be called, or flags that do not apply to it.
-    """
+    """Return the loss of a run on vectors of `width` dimensions: `loss` or `--loss`, in what the flags wrap around it."""
     if loss is None:
         module, _, name = LOSSES[config.loss].rpartition(".")
-        loss = getattr(import_module(module), name).from_config(config)
+        kind = getattr(import_module(module), name)
+        loss = kind.from_config(config) if hasattr(kind, "from_config") else kind()
     elif not callable(loss):
         raise InputError(f"loss must be a function or a module, got {type(loss).__name__}; --loss takes names")
     elif given := {"temperature", "hardness"} & {*config.given, *(["hardness"] if config.hardness else [])}:

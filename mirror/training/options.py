@@ -23,30 +23,12 @@ if TYPE_CHECKING:
 
 # Mirror-BERT, section 3 and appendix B. `span_mask_min_chars` of sentences is the released code's, that of phrases is
 # ours: the paper masks two characters of biomedical names, most of which are shorter than thirty.
+PRESET = ("temperature", "span_mask_length", "span_mask_min_chars", "num_train_epochs", "max_seq_length", "pooling")
 LEVELS = {
-    "word": {
-        "temperature": 0.2,
-        "span_mask_length": 0,
-        "span_mask_min_chars": 30,
-        "num_train_epochs": 2.0,
-        "max_seq_length": 25,
-        "pooling": "cls",
-    },
-    "phrase": {
-        "temperature": 0.04,
-        "span_mask_length": 2,
-        "span_mask_min_chars": 8,
-        "num_train_epochs": 2.0,
-        "max_seq_length": 25,
-        "pooling": "cls",
-    },
-    "sentence": {
-        "temperature": 0.04,
-        "span_mask_length": 5,
-        "span_mask_min_chars": 30,
-        "num_train_epochs": 1.0,
-        "max_seq_length": 50,
-    },  # pooling depends on the model: see `default_pooling`
+    "word": dict(zip(PRESET, (0.2, 0, 30, 2.0, 25, "cls"), strict=True)),
+    "phrase": dict(zip(PRESET, (0.04, 2, 8, 2.0, 25, "cls"), strict=True)),
+    # Its pooling depends on the model: see `default_pooling`.
+    "sentence": dict(zip(PRESET, (0.04, 5, 30, 1.0, 50), strict=False)),
 }
 # Ours, for texts of 100 to 500 tokens: the sentence's, with a span that is about as large a share of the text.
 LEVELS["passage"] = LEVELS["sentence"] | {"span_mask_length": 50, "span_mask_min_chars": 300, "max_seq_length": 512}
@@ -73,9 +55,7 @@ CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")
 # The built-in losses: the name of --loss, and the class with a `from_config` that makes it. A new loss is one class
 # and one line.
 LOSSES = {
-    "nt_xent": "mirror.training.losses.InfoNCE",
-    "decoupled": "mirror.training.losses.InfoNCE",
-    "one_way": "mirror.training.losses.InfoNCE",
+    **dict.fromkeys(("nt_xent", "decoupled", "one_way"), "mirror.training.losses.InfoNCE"),
     "multi_similarity": "mirror.training.losses.MultiSimilarity",
 }
 OWN_TEXT, ALIGNMENT_UNIFORMITY = "own_text", "alignment_uniformity"
@@ -104,14 +84,11 @@ class BaseOptions:
     bf16: bool | None = flag(None, "Whether to use bfloat16 autocast. Default: where the hardware is fast in it.")
     fp16: bool | None = flag(None, "Whether to use float16 autocast. Default: on GPUs without bfloat16.")
     force: bool = flag(
-        False,
-        "Skip safety checks: overwrite another run in --output_dir, resume with other flags or texts, train on texts that the "
-        "tokenizer does not know.",
+        False, "Skip safety checks: overwrite another run, resume with other flags or texts, train on unknown tokens."
     )
     resume_from_checkpoint: str | None = flag(
         None,
-        "Path to a checkpoint, 'true' for the newest complete one in --output_dir, or 'auto' for the same if there is one and "
-        "otherwise a new run. Default: a new run.",
+        "Path to a checkpoint, 'true' for the newest complete one in --output_dir, or 'auto' for the same if any.",
     )
     preprocessing_num_workers: int | None = flag(None, "Number of processes that tokenize. Default: this process.")
 
@@ -156,30 +133,23 @@ class EncoderOptions:
     )
     attention_direction: Annotated[str | None, one_of(("causal", "bidirectional"))] = flag(
         None,
-        "Whether a token of a decoder sees only those before it (causal) or the whole text (bidirectional), in training and in "
-        "the saved encoder, which then needs transformers 5.2 or later. Default: as the base model.",
+        "Whether a token of a decoder sees only those before it (causal) or the whole text (bidirectional). The saved encoder "
+        "then needs transformers 5.2 or later. Default: as the base model.",
     )
     max_seq_length: TokenCount = flag(
         None,
-        "Maximum number of tokens per text, special tokens included. Default: the base encoder's own. For a masked LM and a "
-        "decoder that of the level: 25, 25, 50, 512.",
+        "Maximum number of tokens per text. Default: the base encoder's own, or that of the level: 25, 25, 50, 512.",
     )
-    prompt: str | None = flag(
-        None, "Text to put before every text, never masked. '' for none. Default: the base model's."
-    )
+    prompt: str | None = flag(None, "Text before every text, never masked. '' for none. Default: the base model's.")
     prompt_name: str | None = flag(None, "Name of a prompt of the base model to use, such as query. Default: its own.")
     pair_prompts: Annotated[list[str] | None, condition(lambda names: len(names) == 2, "two names of prompts")] = flag(
         None,
-        "Names of the base model's prompts for the first and the second text of each pair, e.g. query document. Default: the "
-        "prompt of all texts.",
+        "Names of the base model's prompts for both texts of a pair, e.g. query document. Default: that of all texts.",
     )
-    pad_to: int | None = flag(
-        None, "Pad every row to this length. Matters for mean_padded only. Default there: --max_seq_length."
-    )
+    pad_to: int | None = flag(None, "Length to pad rows to, for mean_padded only. Default there: --max_seq_length.")
     packing: Annotated[str, one_of(("auto", "on", "off"))] = flag(
         "auto",
-        "Whether to train without padding, all texts of a batch in one row: on, off, or auto (where the model's attention "
-        "supports it).",
+        "Whether to train without padding, all texts of a batch in one row: on, off, or auto (where supported).",
     )
     lora_rank: Annotated[int | None, at_least(0, "8 or 16 is common")] = flag(
         None,
@@ -193,9 +163,7 @@ class EncoderOptions:
     drophead_rate: Annotated[float, share("The paper uses 0.2 for BERT and 0.05 for RoBERTa")] = flag(
         0.0, "Probability that an attention head is dropped. The paper uses 0.2 for BERT, 0.05 for RoBERTa."
     )
-    controlled_dropout: bool = flag(
-        False, "Whether both views of a text get the same dropout masks (Table 8 of the paper)."
-    )
+    controlled_dropout: bool = flag(False, "Whether both views of a text get the same dropout masks (Table 8).")
 
 
 @dataclass
@@ -212,9 +180,7 @@ class ViewOptions:
         None, "Minimum number of characters of a text to mask. Default of the level: 30, 8, 30, 300."
     )
     mask_token: str | None = flag(
-        None,
-        "String to use instead of the tokenizer's mask token (the released RoBERTa models saw '[MASK]'). Default: the "
-        "tokenizer's.",
+        None, "Mask (the released RoBERTa models saw '[MASK]'). Default: the tokenizer's mask token."
     )
     augmentation: str | None = flag(
         None,
@@ -228,9 +194,7 @@ class ViewOptions:
         "Share of the words or tokens that the noise changes. Default: "
         f"{', '.join(f'{name} {rate}' for name, rate in DEFAULT_RATES.items())}. span has --span_mask_length instead.",
     )
-    augment_both_views: bool = flag(
-        False, "Whether the first view gets noise of the same kind too, drawn independently."
-    )
+    augment_both_views: bool = flag(False, "Whether the first view gets noise of the same kind too, independently.")
 
 
 @dataclass
@@ -239,22 +203,18 @@ class LossOptions:
 
     _argument_group_name = "Loss"
 
-    loss: Annotated[str, one_of(LOSSES)] = flag(
-        "nt_xent", f"Contrastive loss: {', '.join(LOSSES)}. See docs/augmentation.md."
-    )
+    loss: Annotated[str, one_of(LOSSES)] = flag("nt_xent", f"Contrastive loss: {', '.join(LOSSES)}.")
     temperature: Annotated[float | None, above(0, "The paper uses 0.04 or 0.2")] = flag(
         None, "Temperature of InfoNCE. Default of the level: 0.2 for words, 0.04 for all others."
     )
     learnable_temperature: bool = flag(False, "Whether to train the temperature, starting from --temperature.")
     hardness: Annotated[float | None, at_least(0, "Its source uses 9")] = flag(
-        None,
-        "Add this many times its cosine, as a constant, to the logit of each negative (hardness_strength of "
-        "sentence-transformers). Default: nothing.",
+        None, "Factor of its cosine that each negative's logit gets (hardness_strength of sentence-transformers)."
     )
     guide: str | None = flag(
         None,
-        "Encoder that finds false negatives among pairs: a text that it finds more similar to the anchor than the anchor's "
-        "positive is no negative (GISTEmbed). 'base' for the base model, frozen, or a model. Default: only equal texts.",
+        "Encoder that finds false negatives among pairs: texts more similar to the anchor than its positive (GISTEmbed). "
+        "'base' for the base model, frozen, or a model. Default: only equal texts.",
     )
     projection_head: bool = flag(
         False, "Whether to put a linear layer and tanh between the vectors and the loss, in training only (SimCSE)."
@@ -266,8 +226,7 @@ class LossOptions:
         None, "Train the first D dimensions of the vectors too, for each of these D, e.g. 128 64. Default: all only."
     )
     mini_batch_size: Annotated[int | None, at_least(1)] = flag(
-        None,
-        "Number of texts in memory at once. Gradient caching fits any batch size, in a third more time. Default: the whole batch.",
+        None, "Number of texts in memory at once, by gradient caching, in a third more time. Default: the whole batch."
     )
     gather_negatives: bool = flag(
         False, "Whether to compare with the texts of all processes, not only this one's. The gradient is exact."
@@ -287,8 +246,8 @@ class EvaluationOptions:
     validation_samples: Annotated[int | None, condition(lambda count: count == 0 or count >= 2, "0 or at least 2")] = (
         flag(
             None,
-            "Number of texts to hold out. At the end the encoder is tested on them without labels, beside the base model. Default: "
-            "1000, at most a tenth of the corpus, none of a corpus below 500 texts. 0 to train on all.",
+            "Number of texts to hold out, on which the encoder is tested without labels. Default: 1000, at most a tenth of the "
+            "corpus, none of a corpus below 500 texts. 0 to train on all.",
         )
     )
     select_by: Annotated[str | None, one_of(CRITERIA)] = flag(
@@ -300,9 +259,8 @@ class EvaluationOptions:
     )
     keep: str | None = flag(
         None,
-        "A second score that training must not lose, measured before training and at every evaluation: a task of "
-        "run_eval.py, a folder or table that makes one, or a file of texts, whose pairwise cosines are compared with the base "
-        "model's. Default: none.",
+        "A second score that training must not lose: a task of run_eval.py, a folder or table that makes one, or a file of "
+        "texts, whose pairwise cosines are compared with the base model's. Default: none.",
     )
     keep_within: Annotated[float | None, at_least(0)] = flag(
         None,
@@ -313,11 +271,7 @@ class EvaluationOptions:
 
 @dataclass
 class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, EvaluationOptions, BaseOptions):
-    """The flags that `MirrorConfig` adds to transformers' `TrainingArguments`, or changes.
-
-    Raises:
-        InputError: a value outside its range, or two that contradict each other. Names the flag.
-    """
+    """The flags that `MirrorConfig` adds to transformers' `TrainingArguments`, or changes."""
 
     def __post_init__(self) -> None:
         one_of(LEVELS)("--level", self.level)
@@ -350,29 +304,23 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
         if self.augmentation_rate is None:
             self.augmentation_rate = DEFAULT_RATES.get(self.augmentation)
         elif self.augmentation not in DEFAULT_RATES:
-            raise InputError(
-                f"--augmentation {self.augmentation} has no rate; leave --augmentation_rate out, or choose one of "
-                f"{', '.join(DEFAULT_RATES)}"
-            )
+            choices = f"leave --augmentation_rate out, or choose one of {', '.join(DEFAULT_RATES)}"
+            raise InputError(f"--augmentation {self.augmentation} has no rate; {choices}")
         if self.augmentation == "token" and self.mask_token:
-            raise InputError(
-                "--augmentation token masks with the tokenizer's own mask token; leave --mask_token out, "
-                "or use --augmentation whole_word"
-            )
+            advice = "leave --mask_token out, or use --augmentation whole_word"
+            raise InputError(f"--augmentation token masks with the tokenizer's own mask token; {advice}")
 
     def _check_combinations(self) -> None:
         if self.prompt is not None and self.prompt_name is not None:
             raise InputError("give --prompt or --prompt_name, not both")
-        if self.pair_prompts and (self.prompt is not None or self.prompt_name is not None):
+        if self.pair_prompts and (self.prompt, self.prompt_name) != (None, None):
             raise InputError("give --pair_prompts, or one prompt for all texts by --prompt or --prompt_name, not both")
         for name in ("learnable_temperature", "hardness"):
             if self.loss == "multi_similarity" and getattr(self, name):
                 raise InputError(f"--loss multi_similarity has no --{name}; leave --{name} out, or use nt_xent")
         if self.matryoshka_dims and self.projection_head:
-            raise InputError(
-                "--matryoshka_dims trains the first dimensions of the saved vectors, which the loss does not see behind "
-                "--projection_head; leave out one of the two"
-            )
+            reason = "the loss does not see the saved vectors' first dimensions behind --projection_head"
+            raise InputError(f"--matryoshka_dims: {reason}; leave out one of the two")
         if self.select_by and self.validation_samples == 0:
             raise InputError(f"--select_by {self.select_by} needs held-out texts; leave out --validation_samples 0")
 
@@ -391,10 +339,6 @@ def default_pooling(model_type: str, direction: str | None = None) -> str:
 
 
 def encoder_settings(level: str, given: Collection[str]) -> dict[str, object]:
-    """Return what a base that is an encoder already changes in the preset of the level.
-
-    Args:
-        given: names of the flags that the user gave, which win.
-    """
+    """Return what a base that is an encoder already changes in the preset of the level. Flags that were `given` win."""
     fixed = {*given}.union(*(flags for flags in ONE_CHOICE if {*given} & {*flags}))
     return {name: value for name, value in ENCODER_SETTINGS[level].items() if name not in fixed}

@@ -8,6 +8,7 @@ import logging
 import os
 import platform
 import re
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -27,10 +28,8 @@ logger = logging.getLogger(__name__)
 FILE = "train_results.json"
 LOCAL_BASE = "_base_model.txt"  # the underscore keeps it out of pushes
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
-ALWAYS_KEPT = (
-    *("learning_rate", "num_train_epochs", "per_device_train_batch_size"),
-    *("gradient_accumulation_steps", "seed", "weight_decay"),
-)
+ALWAYS_KEPT = {"learning_rate", "num_train_epochs", "gradient_accumulation_steps", "seed", "weight_decay"}
+ALWAYS_KEPT |= {"per_device_train_batch_size"}
 LATER = ("own_text", "own_text_together", "held_out_views", "kept")  # records of earlier versions lack these fields
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
@@ -62,10 +61,9 @@ class RunRecord:
         metrics: the metrics that `Trainer.train` returned.
         run: facts that are not settings (`run_facts`).
         corpus: the corpus report. Numbers only, no text.
-        settings: every setting that matters, as plain data (`collect_settings`). A loss or augmentation of the user is its name.
+        settings: every setting that matters, as plain data (`collect_settings`).
         cosine_after_reload: lowest cosine between the encoder in memory and the saved one, by library.
-        own_text: `OwnTextTest.compare` of the base model and the encoder, for each test. None: no texts were held out.
-        own_text_together: `compare_together` of the tests. None: fewer than two tests.
+        own_text, own_text_together: `OwnTextTest.compare` for each test on held-out texts, and `compare_together`.
         held_out_views: alignment and uniformity on the held-out texts, with the same noise in every run.
         kept: `mirror.training.selection.outcome`. None without `--keep`.
     """
@@ -98,10 +96,9 @@ class RunRecord:
 
 
 def collect_settings(args: TrainingArguments, **others) -> dict:
-    """Return the configuration of a run as plain data for the checkpoint, without secrets and paths of this machine.
+    """Return the configuration of a run, and `others`, as plain data without secrets and paths of this machine.
 
-    Settings of transformers are left out where they have their default, except those that always matter. `others` are
-    further settings, such as the names of the training files.
+    Settings of transformers are left out where they have their default, except those that always matter.
     """
     from transformers import TrainingArguments
 
@@ -110,17 +107,15 @@ def collect_settings(args: TrainingArguments, **others) -> dict:
         changed = value is not None and (key not in defaults or value != defaults[key])
         if (changed or key in ALWAYS_KEPT) and key not in NOT_KEPT and value != []:
             may_look_like_a_path = key in ("hub_model_id", "prompt")
-            kept[key] = value if may_look_like_a_path else _without_folders(value)
+            kept[key] = value if may_look_like_a_path else _map_leaves(_without_folder, value)
     return kept
 
 
 def well_formed(value):
     """Return plain data that a UTF-8 file can hold: bytes of names that are not UTF-8 become `\udcff`, as text."""
-    if isinstance(value, dict):
-        return {key: well_formed(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [well_formed(item) for item in value]
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
+    return _map_leaves(
+        lambda leaf: leaf.encode(errors="backslashreplace").decode() if isinstance(leaf, str) else leaf, value
+    )
 
 
 def keep_folders_private(state_file: Path) -> None:
@@ -131,14 +126,17 @@ def keep_folders_private(state_file: Path) -> None:
         atomic_write_text(state_file, json.dumps(state, indent=2, sort_keys=True) + "\n")
 
 
-def _without_folders(value):
-    """Return `value` with every path or pattern cut to its last part, and every function or module replaced by its name."""
+def _map_leaves(change: Callable, value):
+    """Return plain data with `change` applied to all that is neither a dict nor a list."""
+    if isinstance(value, dict):
+        return {key: _map_leaves(change, item) for key, item in value.items()}
+    return [_map_leaves(change, item) for item in value] if isinstance(value, list) else change(value)
+
+
+def _without_folder(value):
+    """Return a path or pattern cut to its last part, the name of a function or module, anything else as it is."""
     if callable(value):
         return getattr(value, "__name__", type(value).__name__)
-    if isinstance(value, dict):
-        return {key: _without_folders(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_folders(item) for item in value]
     if not isinstance(value, str):
         return value
     # `os.path.exists` is False for a text that is too long for a name, where `Path.exists` raises an error.
@@ -147,10 +145,7 @@ def _without_folders(value):
 
 
 def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, step: str | None = None) -> dict:
-    """Return the facts of a run that are not settings: base model and data set by their Hub ids, and the size of a step.
-
-    `base_model` and `dataset` are Hub ids or paths; of a path only the name is kept. `step` describes a step in a line.
-    """
+    """Return the facts of a run that are not settings. Of a base model or dataset in a folder only the name is kept."""
     license, languages = facts_on_card(base_model)
     hub_id = None if Path(base_model).exists() else base_model
     return {
@@ -177,17 +172,14 @@ def local_base(folder: str | Path) -> str | None:
 
 
 def facts_on_card(base_model: str) -> tuple[dict[str, str], list[str]]:
-    """Return the license entries and the valid language codes on the card of a base model.
-
-    Empty if it has no card. A card that cannot be read is none, with a warning: others wrote it.
-    """
+    """Return the license entries and the valid language codes on the card of a base model, empty without a card."""
     from huggingface_hub import ModelCard
 
     card = {}
     try:
         if path := model_file(base_model, "README.md"):
             card = ModelCard.load(path, ignore_metadata_errors=True).data.to_dict()
-    except Exception as error:  # of YAML, of the text's encoding, or of the file
+    except Exception as error:  # of YAML, of the text's encoding, or of the file: others wrote it
         message = "%s: its README.md cannot be read, so the new card names no license and no language: %s"
         logger.warning(message, base_model, reason(error))
     keys, languages = ("license", "license_name", "license_link"), card.get("language") or []

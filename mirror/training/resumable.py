@@ -47,21 +47,18 @@ class ResumableTrainer(Trainer):
     def __init__(self, *args, **kwargs):
         with library_errors("TrainingArguments", let_through=(TypeError,)):
             super().__init__(*args, **kwargs)
+        self.train_metrics: dict[str, float] = {}  # that `train` returned
         self.was_complete = False  # whether `train` resumed from the last step and had nothing to do
         self.totals = RunTotals()
         self.on_signal = StopOnSignal()
-        for callback in (self.totals, StopIfComplete(), self.on_signal, FiniteGradients()):
+        for callback in (self.totals, self.on_signal, StepChecks()):
             self.add_callback(callback)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **kwargs) -> TrainOutput:
         """Train as in transformers, but resume from the last step without training one step more.
 
-        Args:
-            resume_from_checkpoint: a folder, True for the newest complete checkpoint of the output folder, or "auto"
-                for the same if there is one and otherwise a new run.
-
-        Raises:
-            InputError: there is no checkpoint, it is incomplete or of another run, or its weights are a pickle.
+        `resume_from_checkpoint` is a folder, True for the newest complete checkpoint of the output folder, or "auto" for
+        the same if there is one and otherwise a new run. An `InputError` if it is incomplete or of another run.
         """
         checkpoint = find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint:
@@ -92,6 +89,7 @@ class ResumableTrainer(Trainer):
                 self.on_signal.restore()
         with after_last_step("the scores after training are missing", let_through=NothingToSave):
             self.after_training()
+        self.train_metrics = metrics
         return TrainOutput(self.state.global_step, metrics.get("train_loss", math.nan), metrics)
 
     def _keep_trained(self, error: Exception) -> dict[str, float]:
@@ -116,7 +114,10 @@ class ResumableTrainer(Trainer):
         """Measure what training changed. Called by `train` with the weights that are kept."""
 
     def training_step(self, model: nn.Module, inputs: dict, num_items_in_batch: Tensor | None = None) -> Tensor:
-        """Train on one batch, or on the mini-batches of one, and add the loss to the totals of the run."""
+        """Train on one batch, or on the mini-batches of one, and add the loss to the totals of the run.
+
+        `train_mini_batches` of a subclass accumulates their gradient as of one batch, and returns the loss, detached.
+        """
         if "mini_batches" in inputs:
             model.train()
             # accelerate's data loader has moved them to the device already.
@@ -126,10 +127,6 @@ class ResumableTrainer(Trainer):
             loss = super().training_step(model, inputs, num_items_in_batch)
         self.totals.add(loss)
         return loss
-
-    def train_mini_batches(self, model: nn.Module, mini_batches: list[dict]) -> Tensor:
-        """Accumulate the gradient of all mini-batches as of one batch, and return the loss, detached."""
-        raise NotImplementedError
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
@@ -153,17 +150,10 @@ class ResumableTrainer(Trainer):
         """Write this project's own files into a checkpoint. Called on every process."""
         self.totals.save(folder, self.args.should_save)
 
-    def push_checkpoint(self, folder: str) -> None:
-        """Push a complete checkpoint, with `--push_to_hub`."""
-
     # Overrides a private method: a manifest is worth something only if it is written after the last file and before
     # older checkpoints are deleted, and transformers calls nothing public between the two.
     def _save_checkpoint(self, model, trial) -> None:
-        """Save as in transformers, then write the manifest, and only then push and delete older checkpoints.
-
-        Raises:
-            InputError: the disk is full or cannot be written. Earlier checkpoints are still there.
-        """
+        """Save as in transformers, then write the manifest, and only then push and delete older checkpoints."""
         run_dir = self.args.output_dir
         folder = Path(run_dir) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         limit, self.args.save_total_limit = self.args.save_total_limit, None
@@ -199,19 +189,16 @@ class RunTotals(TrainerCallback):
 
     def __init__(self):
         self.checkpoint: str | None = None
-        self._reset()
-
-    def _reset(
-        self, seconds: float = 0.0, logged_loss: float = 0.0, loss_since: float = 0.0, last_logged_step: int = 0
-    ):
-        self.seconds, self.start = seconds, time.time()  # of earlier parts, and when this one began
-        self.logged_loss, self.last_logged_step = logged_loss, last_logged_step
-        self.loss_since = torch.tensor(loss_since)  # sum since the last line of the log
-        self.first_step = 0
+        self._restore({})
 
     def on_train_begin(self, args, state, control, **kwargs):
-        self._reset(**(self._read() if self.checkpoint else {}))
+        self._restore(self._read() if self.checkpoint else {})
         self.first_step = state.global_step
+
+    def _restore(self, stored: dict[str, float]) -> None:
+        self.seconds, self.start = stored.get("seconds", 0.0), time.time()  # of earlier parts, and when this one began
+        self.logged_loss, self.last_logged_step = stored.get("logged_loss", 0.0), stored.get("last_logged_step", 0)
+        self.loss_since = torch.tensor(stored.get("loss_since", 0.0))  # sum since the last line of the log
 
     def add(self, loss: Tensor) -> None:
         """Add the loss of a micro-batch. It stays on its device: to read it would wait for the step."""
@@ -257,9 +244,12 @@ class RunTotals(TrainerCallback):
         try:
             return json.loads((Path(self.checkpoint) / TOTALS).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InputError(
-                f"{self.checkpoint}: no readable {TOTALS}, which every checkpoint of this project has"
-            ) from error
+            message = f"{self.checkpoint}: no readable {TOTALS}, which every checkpoint of this project has"
+            raise InputError(message) from error
+
+
+class RunIsComplete(Exception):
+    """Raised where the checkpoint to resume from is that of the last step."""
 
 
 class NothingToSave(InputError):
@@ -277,21 +267,15 @@ def after_last_step(missing: str, let_through: tuple[type[Exception], ...] = ())
         logger.warning("%s: %s", missing, reason(error))
 
 
-class RunIsComplete(Exception):
-    """Raised where the checkpoint to resume from is that of the last step."""
+class StepChecks(TrainerCallback):
+    """Stop a run that is complete, and one whose gradient is not finite before that reaches the weights."""
 
-
-class StopIfComplete(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         if 0 < state.max_steps <= state.global_step:
             raise RunIsComplete
 
-
-class FiniteGradients(TrainerCallback):
-    """Stop a run before a gradient that is not finite reaches the weights. In fp16 the scaler skips such a step."""
-
     def on_pre_optimizer_step(self, args, state, control, model=None, **kwargs):
-        if args.fp16:
+        if args.fp16:  # the scaler skips such a step
             return
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
         # A sum or a norm is finite only if all gradients are. A CPU sums in half the time of a norm; a GPU has one

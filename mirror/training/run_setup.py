@@ -6,7 +6,6 @@ import logging
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from datasets import Dataset, IterableDataset, disable_progress_bars
 from transformers import PreTrainedTokenizerBase, TrainingArguments
@@ -22,14 +21,14 @@ from mirror.data.cleaning import Corpus, corpus_report, format_report, hold_out,
 from mirror.data.corpus import as_corpus
 from mirror.data.files import reading
 from mirror.data.source import source_name
-from mirror.data.views import StreamedTwoViewDataset, TwoViewDataset, two_view_dataset
+from mirror.data.views import TwoViews, two_view_dataset
 from mirror.modeling.backbone import check_texts_are_known
 from mirror.modeling.read_checkpoint import load_config
 from mirror.training.checkpoints import AUTO, find_checkpoint
 from mirror.training.config import BaseConfig, MirrorConfig
 from mirror.training.finish import put_interrupted_into_place
 from mirror.training.record import FILE
-from mirror.training.selection import HeldOutScores, make_held_out_scores
+from mirror.training.selection import HeldOutScores
 
 
 logger = logging.getLogger(__name__)
@@ -38,11 +37,7 @@ logger = logging.getLogger(__name__)
 def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
     """Set the libraries' verbosity, lock the output folder, and check everything that can be checked without data.
 
-    Returns:
-        The checkpoint to resume from, if `--resume_from_checkpoint` asks for one.
-
-    Raises:
-        InputError: a folder that cannot be used, a checkpoint that does not exist, or a wrong flag.
+    Returns the checkpoint to resume from, if `--resume_from_checkpoint` asks for one.
     """
     transformers_logging.set_verbosity(args.get_process_log_level())
     if args.disable_tqdm or args.local_process_index != 0:
@@ -71,11 +66,7 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
 
 
 def make_writable(output_dir: str, flag: str = "--output_dir") -> None:
-    """Create the folder of a flag and test that files can be written there.
-
-    Raises:
-        InputError: they cannot.
-    """
+    """Create the folder of a flag and test that files can be written there."""
     folder = make_output_folder(output_dir, flag)
     try:
         with tempfile.NamedTemporaryFile(dir=folder) as probe:  # os.access does not know of full disks
@@ -85,7 +76,7 @@ def make_writable(output_dir: str, flag: str = "--output_dir") -> None:
 
 
 def check_no_other_run(output_dir: str, started_again: bool = False) -> None:
-    """Refuse to overwrite another run. With `started_again` (`--resume_from_checkpoint auto`) checkpoints are its own."""
+    """Refuse to overwrite another run. After `--resume_from_checkpoint auto` (`started_again`) checkpoints are its own."""
     folder = Path(output_dir)
     checkpoints = [] if started_again else folder.glob("checkpoint-*")
     if any(trace.exists() for trace in (folder / "config.json", folder / FILE, *checkpoints)):
@@ -96,11 +87,7 @@ def check_no_other_run(output_dir: str, started_again: bool = False) -> None:
 
 
 def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -> None:
-    """Refuse a corpus that does not fill one step. Incomplete batches are dropped, so nothing would be trained.
-
-    Raises:
-        InputError: too few texts, a stream without --max_steps, or several GPUs in one process.
-    """
+    """Refuse a corpus that does not fill one step, a stream without --max_steps, and several GPUs in one process."""
     if args.n_gpu > 1:
         raise InputError(
             f"one process sees {args.n_gpu} GPUs; start one for each with accelerate launch, "
@@ -120,35 +107,15 @@ def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -
         )
 
 
-def drop_last_of_one(rows: Dataset, args: TrainingArguments) -> None:
-    """Drop a last batch of one text, with a warning: it has no negatives, so its loss is 0 and it would teach nothing."""
-    # Several processes fill the last batch with rows from the start.
-    if not args.dataloader_drop_last and args.world_size == 1 and len(rows) % args.train_batch_size == 1:
-        logger.warning(
-            "--dataloader_drop_last false: the last batch of an epoch has one text and no negatives; dropped"
-        )
-        args.dataloader_drop_last = True
-
-
-class TrainingTexts(NamedTuple):
-    """Texts of a run: the corpus without held-out texts, its two views, tests on the others if any, and a report."""
-
-    corpus: Corpus
-    dataset: TwoViewDataset | StreamedTwoViewDataset | LengthGroupedRows
-    held_out: HeldOutScores | None
-    report: dict
-
-
 def prepare_texts(
     texts: Corpus | Sequence[str] | Dataset | IterableDataset,
     tokenizer: PreTrainedTokenizerBase,
     prompts: tuple[str, str],
     args: MirrorConfig,
-) -> TrainingTexts:
+) -> tuple[Corpus, TwoViews | LengthGroupedRows, HeldOutScores | None, dict]:
     """Read the texts, hold some out, make two views of the others, each with its prompt, and log a report.
 
-    Raises:
-        InputError: texts that cannot be read, are not known to the tokenizer or too few, or not with these settings.
+    Returns the corpus without held-out texts, its views, tests on the others if any, and the report.
     """
     if args.train_batch_size * (args.world_size if args.gather_negatives else 1) < 2:
         raise InputError("--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more")
@@ -162,13 +129,27 @@ def prepare_texts(
             check_batch_fits(corpus.rows, args)
         if not isinstance(corpus.rows, IterableDataset):
             args.at_most_one_pass(len(corpus.rows))
-            drop_last_of_one(corpus.rows, args)
-        held_out = make_held_out_scores(rows, tokenizer, views, args)
+            # A last batch of one text has the loss 0. Several processes fill it with rows from the start.
+            if (
+                not args.dataloader_drop_last
+                and args.world_size == 1
+                and len(corpus.rows) % args.train_batch_size == 1
+            ):
+                why = "the last batch of an epoch has one text and no negatives; dropped"
+                logger.warning("--dataloader_drop_last false: %s", why)
+                args.dataloader_drop_last = True
+        held_out = None if rows is None else HeldOutScores(rows, tokenizer, views, args)
+        if held_out is None and args.select_by:
+            advice = "the corpus is small; name a number of --validation_samples"
+            raise InputError(f"--select_by {args.select_by}: {advice}")
+        if held_out is None:
+            small = "the corpus is small; --validation_samples 50 holds out 50"
+            reason = "--validation_samples 0" if args.validation_samples == 0 else small
+            logger.info("on your text: no texts are held out to test on (%s)", reason)
         grouped = args.train_sampling_strategy == "group_by_length"
         if grouped and isinstance(corpus.rows, IterableDataset):
-            raise InputError(
-                "--train_sampling_strategy group_by_length needs all texts at once; leave out --streaming or it"
-            )
+            by_length = "--train_sampling_strategy group_by_length"
+            raise InputError(f"{by_length} needs all texts at once; leave out --streaming or it")
         step_rows = args.train_batch_size * args.world_size
         dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
     near_duplicates = near_duplicates_of(corpus)
@@ -176,4 +157,4 @@ def prepare_texts(
     logger.info("corpus\n%s", format_report(report, near_duplicates))
     if grouped:
         dataset = LengthGroupedRows(dataset, step_rows * args.gradient_accumulation_steps, args.seed)
-    return TrainingTexts(corpus, dataset, held_out, report)
+    return corpus, dataset, held_out, report

@@ -24,7 +24,7 @@ from mirror.data.batches import both_views
 from mirror.data.corpus import load_texts
 from mirror.data.source import CorpusSource
 from mirror.data.views import TwoViewDataset, ViewSettings
-from mirror.evaluation.own_tasks import is_own
+from mirror.evaluation.catalogue import is_own
 from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_tests
 from mirror.evaluation.run import make_plan
 from mirror.evaluation.tables import is_task
@@ -48,10 +48,7 @@ KEPT_KEY = f"eval_{KEEP}"
 
 
 def combine_scorers(*scorers: Scorer | None) -> Scorer | None:
-    """Return one function that returns the scores of all `scorers`. None if there are none.
-
-    It raises `InputError` for a score that is not finite: no checkpoint would be better or worse.
-    """
+    """Return one function that returns the scores of all `scorers`, all finite. None if there are none."""
     present = [scorer for scorer in scorers if scorer]
     if not present:
         return None
@@ -99,29 +96,13 @@ def noisy_views(encoder: Encoder, dataset: TwoViewDataset) -> tuple[Tensor, Tens
 class HeldOutScores:
     """Tests on the texts held out of a run: before, during and after training.
 
-    Args:
-        rows: the held-out texts.
-        views: how the run makes its views.
-        evaluated: whether the encoder is scored during training too.
-        tests_required: whether `--select_by own_text` needs a test.
-
-    Attributes:
-        criteria: scorers for every evaluation: alignment and uniformity, and the tests.
-        tests: the tests that fit the texts. Empty where none does, with a line in the log.
-
-    Raises:
-        InputError: a test is required, and too few of the texts can be used.
+    `criteria` are scorers for every evaluation: alignment and uniformity, and the tests. `tests` are those that fit the
+    texts. None fits: a line in the log, or an `InputError` for `--select_by own_text`.
     """
 
-    def __init__(
-        self,
-        rows: Dataset,
-        tokenizer: PreTrainedTokenizerBase,
-        views: ViewSettings,
-        evaluated: bool,
-        tests_required: bool,
-    ):
+    def __init__(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, views: ViewSettings, args: MirrorConfig):
         self.tests: list[OwnTextTest] = []
+        tests_required = args.select_by == OWN_TEXT
         try:
             columns = {NAMES[column]: rows[column][:] for column in rows.column_names}
             self.tests = make_tests(**columns)
@@ -130,13 +111,11 @@ class HeldOutScores:
                 raise InputError(f"--select_by {OWN_TEXT}: {error}") from error
             logger.info("on your text: %s", error)
         if tests_required and self.tests[0].kind == "spellings":
-            logger.warning(
-                "--select_by %s: for names and words it selects the best at misspellings, which may not be the best at "
-                "synonyms or similarity. --pair_columns or --eval_tasks measure those",
-                OWN_TEXT,
-            )
+            best = "the best at misspellings, which may not be the best at synonyms or similarity"
+            advice = "--pair_columns or --eval_tasks measure those"
+            logger.warning("--select_by %s: for names and words it selects %s. %s", OWN_TEXT, best, advice)
         self.criteria: list[Scorer] = []
-        if evaluated:
+        if args.eval_strategy != IntervalStrategy.NO:
             self.criteria.append(alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views)))
             if self.tests:
                 self.criteria.append(lambda encoder: {OWN_TEXT: combined_score(self.ranks(encoder))})
@@ -151,40 +130,22 @@ class HeldOutScores:
         """Return for each test the rank of each text, (N,)."""
         return [test.ranks(encoder.by_role()) for test in self.tests]
 
-    def compare(
-        self, before: Sequence[np.ndarray], after: Sequence[np.ndarray]
-    ) -> tuple[list[dict] | None, dict | None]:
-        """Return `OwnTextTest.compare` of each test, None without tests, and `compare_together`, None for only one."""
+    def compare(self, before: Sequence[np.ndarray], encoder: Encoder) -> dict:
+        """Return what the record says of the held-out texts, from the ranks of the base model and the trained encoder."""
+        after = self.ranks(encoder)
         scores = [test.compare(*ranks) for test, *ranks in zip(self.tests, before, after, strict=True)]
         if self.tests and self.tests[0].kind == "headings":
             scores[0] |= self.tests[0].bm25()
-        return scores or None, compare_together(before, after, self.tests) if len(scores) > 1 else None
-
-
-def make_held_out_scores(
-    rows: Dataset | None, tokenizer: PreTrainedTokenizerBase, views: ViewSettings, args: MirrorConfig
-) -> HeldOutScores | None:
-    """Return the tests on the held-out rows. None, with a line in the log, where no texts are held out."""
-    if rows is not None:
-        evaluated = args.eval_strategy != IntervalStrategy.NO
-        return HeldOutScores(rows, tokenizer, views, evaluated, tests_required=args.select_by == OWN_TEXT)
-    if args.select_by:
-        raise InputError(f"--select_by {args.select_by}: the corpus is small; name a number of --validation_samples")
-    small = "the corpus is small; --validation_samples 50 holds out 50"
-    reason = "--validation_samples 0" if args.validation_samples == 0 else small
-    logger.info("on your text: no texts are held out to test on (%s)", reason)
-    return None
+        together = compare_together(before, after, self.tests) if len(scores) > 1 else None
+        return {"own_text": scores or None, "own_text_together": together, "held_out_views": self.views(encoder)}
 
 
 class CosinesOfBase:
-    """Score how far an encoder orders the pairs of some texts as the base model does.
+    """Score how far an encoder orders the pairs of N distinct texts as the base model does.
 
-    The score is Spearman's rho between the cosines of all pairs of texts under the base model and under the encoder, 1
-    for the base model. To compare each vector with that of the base model would be simpler, but it punishes a rotation
-    of the space and cosines that are all lower, neither of which changes a ranking.
-
-    Args:
-        texts: N distinct texts.
+    The score is Spearman's rho between the cosines of all pairs of texts under the base model and under the encoder. To
+    compare each vector with that of the base model would be simpler, but it punishes a rotation of the space and cosines
+    that are all lower, neither of which changes a ranking.
     """
 
     def __init__(self, texts: Sequence[str]):
@@ -206,28 +167,23 @@ class CosinesOfBase:
 def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
     """Return a function that scores an encoder by what `--keep` names. Higher is better.
 
-    Args:
-        keep: a task of run_eval.py, a file or folder that makes one (`own_tasks`), or any other file of texts.
-
-    Raises:
-        InputError: neither a file nor a task, a damaged file, or too few texts.
+    That is a task of run_eval.py, a file or folder that makes one (`catalogue.own_task`), or any other file of texts. An
+    `InputError` for neither a file nor a task, a damaged file, or too few texts.
     """
     path = Path(keep)
     if path.is_file() and not is_task(path):
         texts = load_texts(CorpusSource(train_file=[keep]))
         if len(texts) < MIN_KEPT_TEXTS:
             raise InputError(f"--keep {keep}: {len(texts)} distinct texts, at least {MIN_KEPT_TEXTS} are needed")
-        rows = np.linspace(
-            0, len(texts) - 1, min(MAX_KEPT_TEXTS, len(texts)), dtype=int
-        )  # evenly spread over the file
+        # Evenly spread over the file.
+        rows = np.linspace(0, len(texts) - 1, min(MAX_KEPT_TEXTS, len(texts)), dtype=int)
         return CosinesOfBase([texts[row] for row in rows])
     if (path.suffix or len(path.parts) > 1) and not is_own(keep):
         raise InputError(f"--keep {keep}: no such file")
     tasks = make_plan([keep], data_dir).tasks
     if len(tasks) > 1:
-        raise InputError(
-            f"--keep {keep} is a group of {len(tasks)} tasks; name one of them, for example {tasks[0].name}"
-        )
+        group = f"--keep {keep} is a group of {len(tasks)} tasks"
+        raise InputError(f"{group}; name one of them, for example {tasks[0].name}")
     return lambda encoder: {KEEP: tasks[0].score(encoder.by_role(), encoder)["main_score"]}
 
 
@@ -243,20 +199,15 @@ def is_within(state: TrainerState, allowed_loss: float) -> bool:
 
 
 class StopWhereLost(TrainerCallback):
-    """Stop a run after the first evaluation that lost more than is allowed, also a run that is resumed there.
-
-    Raises:
-        InputError: the run is too short to be evaluated.
-    """
+    """Stop a run after the first evaluation that lost more than is allowed, also a run that is resumed there."""
 
     def __init__(self, allowed_loss: float):
         self.allowed_loss = allowed_loss
 
     def on_train_begin(self, args, state, control, **kwargs):
         if args.eval_strategy == IntervalStrategy.STEPS and state.eval_steps > state.max_steps:
-            raise InputError(
-                f"--keep {args.keep}: --eval_steps {state.eval_steps} is more than the {state.max_steps} steps of the run"
-            )
+            steps = f"--eval_steps {state.eval_steps} is more than the {state.max_steps} steps of the run"
+            raise InputError(f"--keep {args.keep}: {steps}")
         if not is_within(state, self.allowed_loss):
             raise RunIsComplete
 
@@ -265,7 +216,7 @@ class StopWhereLost(TrainerCallback):
             control.should_training_stop = True
 
 
-def outcome(state: TrainerState, keep: str, allowed_loss: float, learning_rate: float) -> dict:
+def outcome(state: TrainerState, args: MirrorConfig) -> dict:
     """Return what became of the score of `--keep`, for the record and the card.
 
     Returns:
@@ -276,18 +227,18 @@ def outcome(state: TrainerState, keep: str, allowed_loss: float, learning_rate: 
         NothingToSave: no step is within the limit, so there is nothing to go back to.
     """
     scores, kept = kept_scores(state), state.best_global_step
-    last, lost = max(scores), not is_within(state, allowed_loss)
+    last, lost = max(scores), not is_within(state, args.keep_within)
     if not kept:
         raise NothingToSave(
-            f"--keep {keep}: {scores[0]:.3f} -> {scores[last]:.3f} at step {last}, the first that was evaluated, and a loss of "
-            f"{allowed_loss:g} is allowed; no encoder is saved: try --learning_rate {learning_rate / 4:g}, or a higher "
-            "--keep_within"
+            f"--keep {args.keep}: {scores[0]:.3f} -> {scores[last]:.3f} at step {last}, the first that was evaluated, and a "
+            f"loss of {args.keep_within:g} is allowed; no encoder is saved: try --learning_rate {args.learning_rate / 4:g}, "
+            "or a higher --keep_within"
         )
     return {
-        "score": Path(keep).name,
+        "score": Path(args.keep).name,
         "before": scores[0],
         "after": scores[kept],
-        "allowed_loss": allowed_loss,
+        "allowed_loss": args.keep_within,
         "step": kept,
         "lost_at": last if lost else None,
         "lost": scores[last] if lost else None,

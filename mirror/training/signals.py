@@ -47,7 +47,11 @@ class StopOnSignal(TrainerCallback):
                 self.previous[number] = signal.signal(number, self._request)
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.agreed = self._agree()
+        self.agreed = self.received
+        if world_size() > 1:
+            self.flag.fill_(self.received)
+            dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
+            self.agreed = int(self.flag)
         control.should_save = control.should_save or bool(self.agreed)
 
     def on_save(self, args, state, control, **kwargs):
@@ -55,13 +59,9 @@ class StopOnSignal(TrainerCallback):
             return
         self.restore()
         if state.is_world_process_zero:
-            logger.warning(
-                "stopped by %s after step %d of %d, which is saved; continue with the same command and "
-                "--resume_from_checkpoint true",
-                signal.Signals(self.agreed).name,
-                state.global_step,
-                state.max_steps,
-            )
+            name, step, last = signal.Signals(self.agreed).name, state.global_step, state.max_steps
+            advice = "continue with the same command and --resume_from_checkpoint true"
+            logger.warning("stopped by %s after step %d of %d, which is saved; %s", name, step, last, advice)
         exit_process(128 + self.agreed)
 
     def restore(self) -> None:
@@ -69,18 +69,10 @@ class StopOnSignal(TrainerCallback):
         while self.previous:
             signal.signal(*self.previous.popitem())
 
-    def _agree(self) -> int:
-        if world_size() == 1:
-            return self.received
-        self.flag.fill_(self.received)
-        dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
-        return int(self.flag)
-
     def _request(self, number: int, frame) -> None:
         if not self.received:  # a step can take long; logging is not safe in a signal handler
-            os.write(
-                2, f"\n{signal.Signals(number).name}: finishing this step and saving, then the run ends\n".encode()
-            )
+            name = signal.Signals(number).name
+            os.write(2, f"\n{name}: finishing this step and saving, then the run ends\n".encode())
         self.received = number
 
 

@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset, IterableDataset
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerCallback, TrainerState, set_seed
+from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
 from mirror.assets import EMBEDDED_MODEL
@@ -34,7 +34,8 @@ from mirror.modeling.packing import configure_noise_and_packing, first_position,
 from mirror.modeling.pooling import pool, without_first
 from mirror.modeling.read_checkpoint import ROLES
 from mirror.modeling.save_checkpoint import save_encoder
-from mirror.training.base_encoder import adapters_of, add_lora, load_base, merged
+from mirror.training import selection
+from mirror.training.base_encoder import add_lora, load_base, merged
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
 from mirror.training.false_negatives import FalseNegatives
@@ -44,15 +45,7 @@ from mirror.training.options import KEEP_STEP
 from mirror.training.record import collect_settings
 from mirror.training.resumable import ADAPTERS
 from mirror.training.run_setup import prepare_texts
-from mirror.training.selection import (
-    CosinesOfBase,
-    Scorer,
-    StopWhereLost,
-    combine_scorers,
-    is_within,
-    make_kept_score,
-    outcome,
-)
+from mirror.training.selection import CosinesOfBase, Scorer
 
 
 logger = logging.getLogger(__name__)
@@ -61,8 +54,7 @@ MONITORED_ROWS = 256  # alignment and uniformity are computed on at most this ma
 
 
 class MirrorTrainer(EncoderTrainer):
-    """Turn a masked language model, or an encoder, into a better encoder: load it, make two views of every text, and
-    train on both.
+    """Turn a masked language model, or an encoder, into a better encoder, by two views of every text.
 
     >>> trainer = MirrorTrainer(
     ...     model="bert-base-uncased", args=MirrorConfig(level="sentence", output_dir="out"), train_dataset=texts
@@ -80,11 +72,7 @@ class MirrorTrainer(EncoderTrainer):
             head, learnable temperature and Matryoshka dimensions of `args` wrap it.
         score: scores to compute at every evaluation, beside `eval_tasks`: a function of an `Encoder` that returns
             numbers by name. The best checkpoint can be chosen by one of them (`metric_for_best_model`).
-        callbacks, optimizers, optimizer_cls_and_kwargs: as in `Trainer`.
-
-    Raises:
-        InputError: a model, tokenizer, corpus, loss or combination of settings that cannot be trained, or an argument
-            of `Trainer` that has no meaning here.
+        kwargs: callbacks, optimizers, optimizer_cls_and_kwargs as in `Trainer`. Others have no meaning here.
     """
 
     method = "mirror"
@@ -97,18 +85,15 @@ class MirrorTrainer(EncoderTrainer):
         processing_class: PreTrainedTokenizerBase | None = None,
         loss: LossFunction | None = None,
         score: Scorer | None = None,
-        callbacks: list[TrainerCallback] | None = None,
-        optimizers: tuple = (None, None),
-        optimizer_cls_and_kwargs: tuple[type, dict] | None = None,
-        **refused,
+        **kwargs,
     ):
-        refuse_arguments(refused)
+        refuse_arguments(kwargs)
         args = args or MirrorConfig()
         set_seed(args.seed)
         if isinstance(train_dataset, str | Path):
             train_dataset = load_corpus(train_dataset, max_tokens=args.max_seq_length)
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
-        self._score_kept = make_kept_score(args.keep, args.data_dir) if args.keep else None
+        self._score_kept = selection.make_kept_score(args.keep, args.data_dir) if args.keep else None
         self.base = load_base(model, processing_class, args, has_pairs(train_dataset))
         model, tokenizer = self.base.model, self.base.tokenizer
         objective = make_loss(args, self.base.dimension, loss)
@@ -117,25 +102,26 @@ class MirrorTrainer(EncoderTrainer):
         )
         if args.lora_rank:
             add_lora(model, args.lora_rank)
-        texts = prepare_texts(train_dataset, tokenizer, self.base.view_prompts, args)
-        if isinstance(texts.corpus.rows, IterableDataset):
+        self.corpus, dataset, self.held_out, report = prepare_texts(
+            train_dataset, tokenizer, self.base.view_prompts, args
+        )
+        rows, source = self.corpus.rows, self.corpus.source
+        if isinstance(rows, IterableDataset):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
-        self.corpus, self.held_out = texts.corpus, texts.held_out
         label_free = self.held_out.criteria if self.held_out else []
-        self.score = combine_scorers(*label_free, score_tasks, score, self._score_kept)
-        pad_to = args.pad_to or (args.max_seq_length if args.pooling == "mean_padded" else None)
-        collator = TwoViewCollator(tokenizer, pad_to)
+        self.score = selection.combine_scorers(*label_free, score_tasks, score, self._score_kept)
         if packed:
             collator = PackedCollator(first_position(model), tokenizer.pad_token_id)
+        else:
+            pad_to = args.max_seq_length if args.pooling == "mean_padded" else None
+            collator = TwoViewCollator(tokenizer, args.pad_to or pad_to)
         if args.mini_batch_size:
             collator = MiniBatchCollator(collator, args.mini_batch_size)
-        settings = collect_settings(args, model_name_or_path=self.base.name, **source_settings(texts.corpus.source))
+        settings = collect_settings(args, model_name_or_path=self.base.name, **source_settings(source))
         if loss is not None:
             settings |= {"loss": name_of_loss(loss), "loss_description": describe_loss(objective)}
             settings.pop("temperature", None)  # of the level, which the loss does not use
-        if adapters_of(model) and not args.lora_rank:
-            settings["adapters"] = "peft"
         if callable(args.augmentation):  # a resume with another function is refused
             with suppress(Exception):  # of dill, which cannot pickle every function
                 settings["augmentation_digest"] = content_of(args.augmentation)
@@ -144,53 +130,46 @@ class MirrorTrainer(EncoderTrainer):
         super().__init__(
             model=model,
             args=args,
-            train_dataset=texts.dataset,
-            eval_dataset=texts.dataset if self.score else None,  # Trainer requires one; `score` is what is evaluated
+            train_dataset=dataset,
+            eval_dataset=dataset if self.score else None,  # Trainer requires one; `score` is what is evaluated
             data_collator=collator,
             processing_class=tokenizer,
-            callbacks=callbacks,
-            optimizers=optimizers,
-            optimizer_cls_and_kwargs=optimizer_cls_and_kwargs,
             loss=objective,
             base_model=self.base.name,
             settings=settings,
-            corpus_report=texts.report,
-            dataset_name=texts.corpus.source.dataset_name,
+            corpus_report=report,
+            dataset_name=source.dataset_name,
+            **kwargs,
         )
         self._ranks_before = None
         self._false_negatives: FalseNegatives | None = None
-        is_pairs = "text_pair" in (texts.corpus.rows.column_names or ())
         self._has_false_negatives = (
-            is_pairs and takes_false_negatives(objective) and isinstance(texts.corpus.rows, Dataset)
+            isinstance(rows, Dataset) and "text_pair" in rows.column_names and takes_false_negatives(objective)
         )
         if args.guide and not self._has_false_negatives:
-            raise InputError(
-                "--guide needs pairs, all at once, and a loss that takes false_negatives; leave it out, or see --pairs"
-            )
+            needs = "pairs, all at once, and a loss that takes false_negatives"
+            raise InputError(f"--guide needs {needs}; leave it out, or see --pairs")
         if args.keep:
-            self.add_callback(StopWhereLost(args.keep_within))
+            self.add_callback(selection.StopWhereLost(args.keep_within))
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            self._check_sharding()
+            flags = [name for name in ("learnable_temperature", "projection_head") if getattr(args, name)]
+            what = f"--{flags[0]}" if flags else f"a loss with parameters ({name_of_loss(objective)})"
+            if self._loss_parameters:
+                raise InputError(f"{what} does not work with FSDP or DeepSpeed; leave it out")
+            if args.lora_rank and self.is_fsdp_enabled:
+                raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
             self.held_out = None  # no process has all weights, so none can encode
             if args.guide == "base":
                 raise InputError("--guide base does not work with FSDP or DeepSpeed; name the model instead")
-        batch, world = args.train_batch_size, args.world_size
+        batch, world = args.train_batch_size * args.world_size, args.world_size
+        compared = batch if args.gather_negatives else args.train_batch_size
+        precision = "bfloat16" if args.bf16 else "float16" if args.fp16 else "float32"
         self.summary = (
-            f"{batch * world:,} texts per step on {world} process(es), each compared with "
-            f"{batch * world if args.gather_negatives else batch:,} by {settings['loss']}, "
-            f"{'bfloat16' if args.bf16 else 'float16' if args.fp16 else 'float32'} ({args.precision_reason})"
+            f"{batch:,} texts per step on {world} process(es), each compared with {compared:,} by {settings['loss']}, "
+            f"{precision} ({args.precision_reason})"
         )
         logger.info("batch: %s", self.summary)
-
-    def _check_sharding(self) -> None:
-        """Refuse settings that do not work where the weights are spread over the processes."""
-        if self._loss_parameters:
-            flags = [name for name in ("learnable_temperature", "projection_head") if getattr(self.args, name)]
-            what = f"--{flags[0]}" if flags else f"a loss with parameters ({name_of_loss(self.loss)})"
-            raise InputError(f"{what} does not work with FSDP or DeepSpeed; leave it out")
-        if adapters_of(self.model) and self.is_fsdp_enabled:
-            raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
 
     def before_training(self, checkpoint: str | None) -> None:
         super().before_training(checkpoint)
@@ -206,10 +185,8 @@ class MirrorTrainer(EncoderTrainer):
 
     def _find_false_negatives(self) -> FalseNegatives | None:
         """Return what finds the false negatives of pairs in memory. A guide encodes all their texts."""
-        if not self._has_false_negatives:
-            return None
-        if not self.args.guide:
-            return FalseNegatives(self.corpus.rows)
+        if not (self._has_false_negatives and self.args.guide):
+            return FalseNegatives(self.corpus.rows) if self._has_false_negatives else None
         with self.args.main_process_first(desc="vectors of the guide"):  # the others read them from the cache
             guide = self.encoder(training=False)
             if self.args.guide != "base":
@@ -218,18 +195,12 @@ class MirrorTrainer(EncoderTrainer):
             return FalseNegatives(self.corpus.rows, EmbeddingCache(folder, guide.encode))
 
     def after_training(self) -> None:
-        """Measure how much better the encoder finds held-out texts (`own_text`), and what became of the score of
-        `--keep` (`kept`).
-        """
+        """Measure how much better the encoder finds held-out texts, and what became of the score of `--keep`."""
         super().after_training()
         if self.args.keep:
-            args = self.args
-            self.measured["kept"] = outcome(self.state, args.keep, args.keep_within, args.learning_rate)
+            self.measured["kept"] = selection.outcome(self.state, self.args)
         if self._ranks_before is not None:
-            encoder = self.encoder(training=False)
-            scores, together = self.held_out.compare(self._ranks_before, self.held_out.ranks(encoder))
-            views = self.held_out.views(encoder)
-            self.measured |= {"own_text": scores, "own_text_together": together, "held_out_views": views}
+            self.measured |= self.held_out.compare(self._ranks_before, self.encoder(training=False))
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         rows = inputs.pop("rows", None)
@@ -262,21 +233,15 @@ class MirrorTrainer(EncoderTrainer):
             output = model(**inputs, output_hidden_states=self.args.pooling == "first_last_mean")
             if skipped is not None:
                 output, mask = without_first(output, mask, skipped)
-        vectors = pool(output, mask, self.args.pooling)
-        head = self.base.head
+        vectors, head = pool(output, mask, self.args.pooling), self.base.head
         if not len(head):
             return vectors
         return head.to(vectors.device)({"sentence_embedding": vectors.float()})["sentence_embedding"]
 
     def contrast(self, first: Tensor, second: Tensor, rows: Tensor | None = None) -> Tensor:
-        """Compute the loss of this process's rows against its own or, with `gather_negatives`, those of all processes.
+        """Compute the loss of this process's pairs, (B, D) each, with `gather_negatives` against those of all processes.
 
-        Args:
-            first, second: (B, D), the two views.
-            rows: (B,), the numbers of their rows, of pairs.
-
-        Raises:
-            InputError: the loss is not finite.
+        `rows`, (B,), are the numbers of their rows, of pairs. A loss that is not finite is an `InputError`.
         """
         gathered = {}
         if self.args.gather_negatives:
@@ -289,9 +254,7 @@ class MirrorTrainer(EncoderTrainer):
         return self.check_finite(loss, "a lower --learning_rate or a higher --temperature")
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix: str = "eval") -> dict[str, float]:
-        """Return the scores of `eval_tasks` as `eval_<task>`. Every process scores, so that all choose the same best
-        checkpoint.
-        """
+        """Return the scores as `eval_<task>`. Every process scores, so that all choose the same best checkpoint."""
         if self.score is None:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         scores = self.score(self.encoder())
@@ -300,7 +263,7 @@ class MirrorTrainer(EncoderTrainer):
         metrics = {f"{metric_key_prefix}_{task}": score for task, score in scores.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        if self.args.keep and not is_within(self.state, self.args.keep_within):
+        if self.args.keep and not selection.is_within(self.state, self.args.keep_within):
             # Trainer chooses the best checkpoint by what is returned here. A step that lost too much of --keep must
             # not be chosen. The log above has its true scores.
             chosen_by = f"{metric_key_prefix}_{self.args.metric_for_best_model.removeprefix('eval_')}"
@@ -310,9 +273,7 @@ class MirrorTrainer(EncoderTrainer):
     def encoder(self, training: bool = True) -> Encoder:
         """Return the current model as an encoder. Switches to eval mode; the next training step switches back.
 
-        Args:
-            training: whether to keep the autocast that further steps need. Without it the vectors are those of the
-                saved weights, as other libraries compute them.
+        `training` keeps the autocast that further steps need. Without it the vectors are those of the saved weights.
         """
         model = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=training, keep_torch_compile=False).eval()
         base = self.base
@@ -353,28 +314,30 @@ class MirrorTrainer(EncoderTrainer):
 
     def describe_checkpoint(self, folder: Path) -> None:
         super().describe_checkpoint(folder)
-        adapters = adapters_of(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
-        if adapters and self.args.should_save:
+        if (adapters := self._adapters()) and self.args.should_save:
             save_file({name: weight.detach().contiguous() for name, weight in adapters.items()}, folder / ADAPTERS)
 
     # Overrides two private methods: `Trainer` would look for the adapters among the merged weights, and find none.
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        adapters = adapters_of(self.accelerator.unwrap_model(self.model, keep_torch_compile=False))
-        if not adapters:
+        if not self.args.lora_rank:
             super()._load_from_checkpoint(resume_from_checkpoint, model)
             return
-        path = Path(resume_from_checkpoint) / ADAPTERS
+        adapters, path = self._adapters(), Path(resume_from_checkpoint) / ADAPTERS
         stored = load_file(path) if path.is_file() else {}
         if stored.keys() != adapters.keys():
-            raise InputError(
-                f"{resume_from_checkpoint} has no {ADAPTERS} with the adapters of this run; train from the start"
-            )
+            lost = f"{resume_from_checkpoint} has no {ADAPTERS} with the adapters of this run"
+            raise InputError(f"{lost}; train from the start")
         with torch.no_grad():
             for name, weight in stored.items():
                 adapters[name].copy_(weight)
 
+    def _adapters(self) -> dict[str, Tensor]:
+        """Return the weights that LoRA trains, by name. Empty without it."""
+        model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
+        return {name: each for name, each in model.named_parameters() if self.args.lora_rank and each.requires_grad}
+
     def _load_best_model(self) -> None:
-        if adapters_of(self.accelerator.unwrap_model(self.model, keep_torch_compile=False)):
+        if self.args.lora_rank:
             self._load_from_checkpoint(self.state.best_model_checkpoint)
         else:
             super()._load_best_model()
@@ -382,12 +345,8 @@ class MirrorTrainer(EncoderTrainer):
     def save_encoder(self, folder: str, state_dict: dict[str, Tensor] | None) -> None:
         model = self.accelerator.unwrap_model(self.model, keep_torch_compile=False)
         save_encoder(
-            folder=folder,
-            model=merged(model) if adapters_of(model) else model,
-            tokenizer=self.processing_class,
-            pooling=self.args.pooling,
-            max_seq_length=self.base.max_seq_length,
-            settings=self.settings,
+            *(folder, merged(model) if self.args.lora_rank else model, self.processing_class, self.args.pooling),
+            *(self.base.max_seq_length, self.settings),
             head=[*self.base.head],
             prompts=self.base.prompts,
             state_dict=state_dict,

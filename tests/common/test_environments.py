@@ -60,6 +60,7 @@ def search(encoder: str, files: Path, *flags: str, **environment: str) -> subpro
     return run(*command, *flags, **environment)
 
 
+@pytest.mark.slow
 def test_a_scoring_run_needs_no_home(encoder, files):
     scored = ["--model_name_or_path", encoder, "--tasks", str(files / "pairs.tsv"), "--output_dir", str(files / "o")]
     done = run(str(ROOT / "run_eval.py"), *scored, "--no_cache", HOME=f"{files}/texts.txt/home")
@@ -70,8 +71,8 @@ def test_a_scoring_run_needs_no_home(encoder, files):
 @pytest.mark.parametrize(
     ("variable", "folder", "blamed"),
     [
-        ("HOME", "home", "home/.cache/huggingface/datasets"),
-        ("HF_HOME", "", "datasets"),
+        pytest.param("HOME", "home", "home/.cache/huggingface/datasets", marks=pytest.mark.slow),
+        pytest.param("HF_HOME", "", "datasets", marks=pytest.mark.slow),
         ("HF_DATASETS_CACHE", "a/b", "a/b"),
     ],
 )
@@ -111,15 +112,21 @@ raise InputError("wrong")"""
     assert ("error: wrong" in done.stderr.decode()) == ("2>" not in closed)
 
 
-@pytest.mark.parametrize("locale", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+LOCALES = [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("locale", LOCALES)
 def test_output_for_programs_is_utf_8_whatever_the_locale_says(encoder, files, locale):
-    done = search(encoder, files, PYTHONCOERCECLOCALE="0", **locale)
+    done = search(encoder, files, **locale)
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode("utf-8").split("\t")[3] == f"{TEXTS[1]}\n"
 
 
-@pytest.mark.parametrize("offline", ["0", "1"])
-@pytest.mark.parametrize("what", ["model", "dataset"])
+@pytest.mark.parametrize(
+    ("what", "offline"),
+    [("dataset", "0"), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("dataset", "1"), ("model", "0"), ("model", "1")))],
+)  # fmt: skip
 def test_an_unreachable_hub_is_tried_once(encoder, files, what, offline):
     flags = ["--dataset_name", "no/data"] if what == "dataset" else ["--input_file", str(files / "texts.txt")]
     flags += ["--model_name_or_path", "no/model" if what == "model" else encoder, "--output_dir", str(files / "out")]
@@ -133,15 +140,18 @@ def test_an_unreachable_hub_is_tried_once(encoder, files, what, offline):
     assert len(logged) == (offline == "0") and (not logged or "cannot be reached ([Errno 111]" in logged[0])
 
 
-def test_what_no_encoding_holds_is_printed_as_an_escape():
-    done = run_body(r'print("a\udce9b \u00e9")')
+@pytest.mark.parametrize("locale", [{}, *LOCALES])
+def test_printed_is_utf_8_and_what_it_does_not_hold_as_an_escape(locale):
+    done = run_body(r'print("a\udce9b \u00e9")', **locale)
     assert (done.returncode, done.stdout) == (0, rb"a\udce9b " + "é\n".encode())
 
 
-def test_a_good_run_says_nothing_on_stderr_if_asked(bert_folder, files, sentences):
+def test_a_good_run_that_scores_needs_no_home_and_says_nothing_on_stderr_if_asked(bert_folder, files, sentences):
     (files / "texts.txt").write_text("\n".join(sentences[:20]) + "\n")
     flags = ["--model_name_or_path", bert_folder, "--train_file", str(files / "texts.txt"), "--report_to", "none"]
     flags += ["--max_steps", "1", "--per_device_train_batch_size", "10", "--output_dir", str(files / "out")]
     flags += ["--log_level", "error", "--disable_tqdm", "true", "--max_seq_length", "16"]
-    done = run(str(ROOT / "run_mirror.py"), *flags, HF_DATASETS_CACHE=str(files / "cache"))
+    flags += ["--eval_tasks", str(files / "pairs.tsv")]
+    places = {"HOME": f"{files}/texts.txt/home", "HF_DATASETS_CACHE": str(files / "cache")}
+    done = run(str(ROOT / "run_mirror.py"), *flags, **places)
     assert (done.returncode, done.stderr.decode()) == (0, "")

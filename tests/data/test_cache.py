@@ -82,15 +82,15 @@ def test_rows_in_memory_streams_and_missing_files_pass(settings, tmp_path, caplo
     assert not caplog.text
 
 
-def test_a_truncated_description_is_that_of_the_cache_and_written_again(folder, cache, caplog):
+def test_a_truncated_description_is_an_error_that_names_the_cache(folder, cache):
     settings = CorpusSource(dataset_name=str(folder))
     assert list(load_corpus(settings).rows["text"]) == TEXTS
     (info,) = cache.rglob("dataset_info.json")
     os.truncate(info, 40)
-    assert list(load_corpus(settings).rows["text"]) == TEXTS
-    assert "a file of the datasets cache is truncated" in caplog.text
-    caplog.clear()
-    assert list(load_corpus(settings).rows["text"]) == TEXTS and not caplog.text
+    with pytest.raises(
+        InputError, match=f"not JSON .*; if your files are right, delete the dataset_info.json .* {cache}"
+    ):
+        load_corpus(settings)
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), OSError(30, "Read-only file system")])

@@ -18,10 +18,9 @@ from datasets import Dataset, DatasetDict
 import run_encode
 from mirror.common.errors import InputError
 from mirror.data.cleaning import false_negative_chance
-from mirror.data.corpus import as_corpus, load_corpus, read_batches
-from mirror.data.files import MAX_LINE_BYTES, check_text_file, expand_paths
+from mirror.data.corpus import as_corpus, load_corpus, read_batches, text_rows
+from mirror.data.files import MAX_LINE_BYTES, expand_paths
 from mirror.data.source import CorpusSource
-from mirror.tools.vectors import read_rows
 from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
 
@@ -37,19 +36,6 @@ def write(path, content: str):
     data = content.encode()
     path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
     return path
-
-
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_every_text_format_gives_the_same_rows(tmp_path, ending):
-    quoted = [text.replace('"', '""') for text in TEXTS]
-    files = [
-        write(tmp_path / f"a.txt{ending}", "\n".join(TEXTS)),
-        write(tmp_path / f"a.csv{ending}", "text\n" + "".join(f'"{text}"\n' for text in quoted)),
-        write(tmp_path / f"a.tsv{ending}", "label\ttext\n" + "".join(f"1\t{text}\n" for text in TEXTS)),
-        write(tmp_path / f"a.jsonl{ending}", "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)),
-        write(tmp_path / f"a.json{ending}", json.dumps([{"text": text, "other": 1} for text in TEXTS])),
-    ]
-    assert [texts_of(path) for path in files] == [TEXTS] * 5
 
 
 def test_parquet_and_a_dataset_folder(tmp_path):
@@ -113,9 +99,9 @@ def test_a_stream_gives_the_rows_that_are_not_blank(tmp_path):
         ("a.txt", b"good\n\0\1\n", r"a\.txt, line 2: not a text file"),
         ("a.txt", b"x" * (1 << 20) + b"yz", r"a\.txt: no text in it"),
         ("a.txt", b"x" * (1 << 26) + b"yz", r"a\.txt, line 1: not a text file \(a line over 67,108,864 bytes\)"),
-        ("a.txt", b"a\nb" * (1 << 18) + b"\nb\xe9d\n", r"a\.txt, line 262146: not UTF-8"),
+        ("a.txt", b"a\nb" * (1 << 12) + b"\nb\xe9d\n", r"a\.txt, line 4098: not UTF-8"),
         ("a.txt", b"a\nb\xe9", r"a\.txt, line 2: not UTF-8"),
-        ("a.txt.gz", gzip.compress(b"\n" * 2_000_000), r"a\.txt\.gz: unpacks to over 200 times its size"),
+        ("a.txt.gz", gzip.compress(b"\n" * 1_100_000), r"a\.txt\.gz: unpacks to over 200 times its size"),
         ("a.xyz", b"x", r"a\.xyz: unknown ending; one of txt, csv"),
         ("a.csv", b"x,y\n1,2\n", r"a\.csv has no column 'text'; it has x, y; choose with --text_column"),
         ("a.csv", b"\xef\xbb\xbf", r"a\.csv, line 1: no names of columns"),
@@ -162,13 +148,6 @@ def test_a_folder_and_a_name_with_brackets(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="empty: no texts or documents in this folder"):
         expand_paths([str(tmp_path / "empty")])
-
-
-@pytest.mark.parametrize(("name", "content"), [("a.csv", b"text\nhello\n"), ("a.txt", b"hello\n")])
-def test_a_byte_order_mark_is_part_of_neither_the_first_column_nor_the_first_text(tmp_path, name, content):
-    (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + content)
-    check_text_file(tmp_path / name)
-    assert texts_of(tmp_path / name) == ["hello"]
 
 
 def test_hidden_files_of_a_folder_are_skipped(tmp_path):
@@ -255,24 +234,15 @@ def parquet(**columns) -> bytes:
 LINES = [row["text"] for row in ROWS]
 WHOLE_PARQUET = parquet(text=LINES)
 DAMAGED: dict[str, tuple[str, bytes]] = {
-    "json cut": ("json", json.dumps(ROWS).encode()[:-200]),
-    "json is a number": ("json", b"3"),
     "json is empty": ("json", b"{}"),
-    "json with a list for a text": ("json", b'[{"text": ["a"]}, {"text": ["b"]}]'),
     "json with a number among rows": ("json", b'[{"text": "a"}, 3]'),
     "jsonl cut": ("jsonl", jsonl(ROWS)[:-9]),
     "jsonl with a word in the middle": ("jsonl", jsonl([*ROWS[:200], "x", *ROWS[200:]])),
-    "jsonl with a line that is none": ("jsonl", jsonl(ROWS) + b"{\n" + jsonl(ROWS)),
-    "jsonl with a nested row": ("jsonl", jsonl([{"text": {"a": 1}}, *ROWS])),
-    "csv with one field more": ("csv", b"id,text\n" + b"1,a\n" * 300 + b"1,2,3,4\n"),
-    "csv with an open quote": ("csv", b"id,text\n" + b"1,a\n" * 300 + b'1,"a\n' * 3),
     "txt.gz cut": ("txt.gz", gzip.compress("\n".join(LINES).encode())[:-20]),
     "jsonl.gz with a changed byte": ("jsonl.gz", bytes(b ^ (i == 300) for i, b in enumerate(gzip.compress(jsonl(ROWS))))),
     "parquet cut": ("parquet", WHOLE_PARQUET[:-20]),
     "parquet is empty": ("parquet", b""),
     "parquet with a damaged page": ("parquet", WHOLE_PARQUET[:60] + b"\0" * 300 + WHOLE_PARQUET[360:]),
-    "parquet of lists": ("parquet", parquet(text=[["a"], ["b"]])),
-    "parquet of bytes that are no text": ("parquet", parquet(text=[b"a", b"\xff\xfe"])),
     "parquet without rows": ("parquet", parquet(text=pa.array([], pa.string()))),
 }  # fmt: skip
 
@@ -296,7 +266,7 @@ def test_a_damaged_file_is_one_line(tmp_path, kind, streaming, capfd, caplog):
 
 def test_a_stream_that_breaks_in_the_middle_of_a_training_is_one_line(tmp_path, bert_folder):
     path = tmp_path / "a.csv"
-    path.write_text("text\n" + "".join(f"text {number}\n" for number in range(25_000)) + "one,two\n")
+    path.write_text("text\n" + "".join(f"text {number}\n" for number in range(11_000)) + "one,two\n")
     config = MirrorConfig(
         output_dir=str(tmp_path / "out"), max_steps=10_000, per_device_train_batch_size=200, bf16=False, pooling="mean",
         max_seq_length=8, disable_tqdm=True,
@@ -307,7 +277,7 @@ def test_a_stream_that_breaks_in_the_middle_of_a_training_is_one_line(tmp_path, 
     trainer.compute_loss = lambda model, inputs, **rest: sum(weight.sum() for weight in model.parameters()) * 0
     with pytest.raises(InputError) as caught:
         trainer.train()
-    assert str(caught.value).startswith(f"{path}, line 25002: 2 fields, the header has 1")
+    assert str(caught.value).startswith(f"{path}, line 11002: 2 fields, the header has 1")
 
 
 def test_bytes_are_decoded_where_they_are_text(tmp_path):
@@ -354,5 +324,5 @@ def test_every_line_gets_a_vector_so_none_is_left_out(tmp_path, monkeypatch):
 def test_a_blank_line_is_a_row_where_a_line_is_a_text(tmp_path, ending, streaming):
     """A vector for each line, and none of them shifted."""
     (tmp_path / f"a.{ending}").write_text(("" if ending == "txt" else "text\n") + "one\n\nthree\n")
-    rows = read_rows(CorpusSource(train_file=(str(tmp_path / f"a.{ending}"),), streaming=streaming))
+    rows = text_rows(CorpusSource(train_file=(str(tmp_path / f"a.{ending}"),), streaming=streaming), strip=False)
     assert [row["text"] or "" for row in rows] == ["one", "", "three"]

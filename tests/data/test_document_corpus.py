@@ -117,16 +117,8 @@ def test_a_run_on_a_folder_reports_how_headings_find_their_sections(
     folder, bert_folder, tmp_path, monkeypatch, caplog
 ):
     flags = ["--model_name_or_path", bert_folder, "--train_file", folder, "--output_dir", tmp_path / "out"]
-    flags += [
-        "--max_steps",
-        2,
-        "--per_device_train_batch_size",
-        20,
-        "--max_seq_length",
-        24,
-        "--validation_samples",
-        120,
-    ]
+    flags += ["--max_steps", 2, "--per_device_train_batch_size", 20, "--max_seq_length", 24]
+    flags += ["--validation_samples", 120]
     monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags)])
     with caplog.at_level("INFO"):
         main()

@@ -364,3 +364,19 @@ def test_files_named_by_restructured_text_are_not_opened(tokenizer, tmp_path):
         "The cat runs.\n\n.. include:: secret.txt\n\n.. raw:: html\n   :file: secret.txt\n"
     )
     assert [text for _, _, text in read(tmp_path / "a.rst", tokenizer)] == ["The cat runs."]
+
+
+def test_a_page_of_docbook_has_its_title_once_and_no_navigation(tokenizer, tmp_path):
+    name = "4.2. Joins"
+    (tmp_path / "page.html").write_text(
+        f"<html><head><title>{name}</title></head><body><div class='navheader'><table><tr><th>{name}</th></tr>"
+        f"<tr><td>Prev</td><td>Next</td></tr></table></div><div class='sect1'><h2 class='title'>{name}</h2>"
+        "<p>A join combines rows.</p><h3>Inner joins</h3><p>They keep matches.</p></div>"
+        "<div class='navfooter'>Prev Home Next</div></body></html>"
+    )
+    (document,) = read_documents([str(tmp_path / "page.html")], tokenizer, 64)
+    assert document.title == name
+    assert [(passage.heading, passage.text) for passage in document.passages] == [
+        (name, "A join combines rows."),
+        (f"{name} > Inner joins", "They keep matches."),
+    ]

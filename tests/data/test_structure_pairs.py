@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
+from mirror.data.document_corpus import describe_pairs, structure_pairs
 from mirror.data.documents import read_documents
-from mirror.data.structure_pairs import describe_pairs, structure_pairs
 from mirror.tools import documents as tool
 
 

@@ -17,13 +17,7 @@ from torch.utils.data import DataLoader
 from mirror.common.errors import InputError
 from mirror.data.augmentation import span_mask, view_rng
 from mirror.data.corpus import load_corpus
-from mirror.data.views import (
-    StreamedTwoViewDataset,
-    TwoViewDataset,
-    ViewSettings,
-    ViewTokenizer,
-    tokenize_rows,
-)
+from mirror.data.views import StreamedTwoViewDataset, TwoViewDataset, ViewSettings, ViewTokenizer, tokenize_rows
 from tests.processes import run_two_processes
 
 
@@ -170,7 +164,11 @@ def test_a_function_gets_the_generator_of_its_row_and_returns_plain_text(tokeniz
 
 
 @pytest.mark.parametrize(
-    "noise", [swap, lambda text, rng: text[: rng.integers(1, len(text))], Repeat(3), partial(swap)]
+    "noise",
+    [
+        lambda text, rng: text[: rng.integers(1, len(text))],
+        *(pytest.param(noise, marks=pytest.mark.slow) for noise in (swap, Repeat(3), partial(swap))),
+    ],
 )
 def test_a_function_gives_the_same_rows_in_processes_streams_and_later(cached_texts, tokenizer, noise):
     settings = with_noise(noise)

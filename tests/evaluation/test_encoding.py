@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from sklearn.metrics.pairwise import cosine_similarity
 
 from mirror.common.distributed import exit_process
 from mirror.common.errors import InputError
+from mirror.evaluation import encoding
 from mirror.evaluation.encoding import (
     EncodeSettings,
     fit_components,
@@ -52,6 +54,28 @@ def test_components_of_a_file_are_removed_from_every_text(encoder, sentences, tm
     np.testing.assert_allclose(after, before - np.outer(before @ first, first), atol=1e-4)
 
 
+def test_the_shares_of_two_processes_are_put_back_in_order(monkeypatch):
+    texts = [letter * length for length, letter in ((3, "a"), (1, "b"), (7, "c"), (2, "d"), (5, "e"))]
+    gathered = []
+
+    def gather(own: list) -> list:
+        gathered.append(*own)
+        return gathered if len(gathered) == 2 else own * 2
+
+    def encode(texts) -> np.ndarray:
+        return np.array([[len(text), ord(text[0])] for text in texts], dtype=np.float32)
+
+    monkeypatch.setattr(encoding, "gather_object", gather)
+    for rank in range(2):
+        state = SimpleNamespace(num_processes=2, process_index=rank)
+        monkeypatch.setattr(encoding, "PartialState", lambda state=state: state)
+        share = encoding.shared_among_processes(encode)
+        found = share(texts)  # of the first process without the other's share
+    assert [len(part) for part in gathered] == [3, 2]
+    assert found.tolist() == encode(texts).tolist()
+
+
+@pytest.mark.slow
 def test_two_processes_share_the_encoding_and_both_get_all_vectors(bert_folder, encoder, sentences, tmp_path):
     texts = sentences[:58] + sentences[:10]
     (tmp_path / "texts.txt").write_text("\n".join(texts), encoding="utf-8")

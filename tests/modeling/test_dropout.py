@@ -14,7 +14,7 @@ from mirror.common.errors import InputError
 from mirror.modeling.attention import mirror_attention
 from mirror.modeling.dropout import FastDropout, PairedDropout, apply_dropout, drophead_scale, set_dropout
 from mirror.modeling.packing import configure_noise_and_packing, pack, packed_forward
-from tests.architectures import CONFIGS, DISENTANGLED, INTERFACE, LAYERS, OWN_ATTENTION, padded, random_rows, tiny
+from tests.architectures import CONFIGS, INTERFACE, LAYERS, OWN_ATTENTION, padded, random_rows, tiny
 
 
 def batch_of(model, rows=6):
@@ -258,7 +258,7 @@ def test_drophead_alone_sets_dropout_to_zero_as_in_the_paper():
     assert rates == [{0.0}, {0.1}, {0.1}]  # the last: what RobertaConfig says
 
 
-@pytest.mark.parametrize("name", OWN_ATTENTION | DISENTANGLED)
+@pytest.mark.parametrize("name", OWN_ATTENTION)
 def test_drophead_refuses_models_that_compute_attention_themselves(name):
     with pytest.raises(
         InputError, match=r"--drophead_rate: the attention of \w+Model does not go through transformers'"

@@ -245,8 +245,7 @@ def test_a_wrong_path_reads_alike_everywhere(name):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["a million labels", "a large dense layer without weights", "a large norm without weights"],
+    "kind", ["a million labels", "a large dense layer without weights", "a large norm without weights"]
 )
 def test_limits_are_checked_before_a_library_reads_the_folder(checkpoint, tmp_path, kind, monkeypatch):
     folder = damaged(checkpoint, tmp_path / "model", (HOSTILE | HOSTILE_CHECKPOINTS)[kind])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from functools import partial
 from itertools import pairwise
 from types import ModuleType, SimpleNamespace
 
@@ -19,15 +18,8 @@ import mirror.modeling.attention
 import mirror.modeling.packing
 from mirror.common.errors import InputError
 from mirror.data.batches import pack
-from mirror.modeling.attention import (
-    PackedLayout,
-    _attend,
-    attend_flash,
-    attend_padded,
-    has_flash_attention,
-    mirror_attention,
-)
-from mirror.modeling.cpu_kernels import attend_by_length
+from mirror.modeling.attention import PackedLayout, attend_flash, attend_padded, has_flash_attention, mirror_attention
+from mirror.modeling.cpu_kernels import Scores, attend_by_length
 from mirror.modeling.packing import (
     _trial_length,
     configure_noise_and_packing,
@@ -111,7 +103,10 @@ def layout_of(batch):
 # The same as padded
 
 
-@pytest.mark.parametrize("name", INTERFACE | DISENTANGLED)
+# xlm_roberta and camembert are classes of their own with the code of roberta.
+@pytest.mark.parametrize(
+    "name", [name for name in INTERFACE | DISENTANGLED if name not in ("xlm_roberta", "camembert")]
+)
 def test_packed_equals_padded(name, each_way):
     plain, model = tiny(name).eval(), tiny(name)
     assert packing_unsupported_reason(model, "cls") is None and model.training
@@ -132,7 +127,7 @@ def test_packed_equals_padded(name, each_way):
 
 @pytest.mark.parametrize(
     ("drophead", "scaling", "causal", "softcap"),
-    [(False, None, False, None), (True, 0.7, False, 2.0), (False, 0.7, True, 1.0)],
+    [(False, 8**-0.5, False, None), (True, 0.7, False, 2.0), (False, 0.7, True, 1.0)],
 )
 def test_all_ways_of_packed_attention_agree(drophead, scaling, causal, softcap, monkeypatch):
     install_stand_in(monkeypatch)
@@ -140,35 +135,35 @@ def test_all_ways_of_packed_attention_agree(drophead, scaling, causal, softcap, 
     layout, tokens = layout_of(batch), sum(map(len, ROWS))
     inputs = torch.randn(3, batch["input_ids"].shape[1], 4, 8, generator=torch.Generator().manual_seed(0)).unbind()
     scale = torch.full((len(ROWS), 4), 2.0) if drophead else None
-    shape = {"sliding_window": 3, "causal": causal, "softcap": softcap}
-    attend = partial(_attend, dropout=0.0, scaling=scaling, paired=False, **shape)
-    by_length = attend_by_length(*inputs, scale, layout.groups, 0.0, scaling, **shape)
+    scores = Scores(scaling, 3, causal, softcap)
+    by_length = attend_by_length(*inputs, scale, layout.groups, 0.0, scores)
     assert by_length[:tokens].shape == (tokens, 4, 8) and not by_length[tokens:].any()
-    torch.testing.assert_close(by_length, attend_padded(*inputs, scale, layout, attend))
-    torch.testing.assert_close(by_length, attend_flash(*inputs, scale, layout, 0.0, scaling, **shape))
+    torch.testing.assert_close(by_length, attend_padded(*inputs, scale, layout, 0.0, scores))
+    torch.testing.assert_close(by_length, attend_flash(*inputs, scale, layout, 0.0, scores))
 
 
-@pytest.mark.parametrize("sliding_window", [None, 3])
-@pytest.mark.parametrize("drophead", [False, True])
-@pytest.mark.parametrize("softcap", [None, 0.8])
+@pytest.mark.parametrize(
+    ("sliding_window", "drophead", "softcap"),
+    [(None, False, None), (2, True, None), (2, False, 0.8), (None, True, 0.8)],
+)
 def test_the_gradient_of_attention_by_length(drophead, softcap, sliding_window):
     """Compare with finite differences in float64."""
-    groups = [(2, 1), (3, 4), (1, 6)]
-    inputs = torch.randn(3, 22, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))  # 2 of filler
-    scale = torch.tensor([[2.0, 0.0], [1.0, 1.0]]).repeat(3, 1).double() if drophead else None
+    groups = [(2, 1), (2, 3), (1, 4)]
+    inputs = torch.randn(3, 14, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))  # 2 of filler
+    scale = torch.tensor([[2.0, 0.0], [1.0, 1.0]]).repeat(3, 1)[:5].double() if drophead else None
 
-    bias = torch.randn(2, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    bias = torch.randn(2, 5, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(2)).requires_grad_()
 
     def attend(query, key, value, bias=bias, dropout=0.3):
         torch.manual_seed(1)
-        shape = {"sliding_window": sliding_window, "causal": drophead, "softcap": softcap, "bias": bias}
-        return attend_by_length(query, key, value, scale, groups, dropout, 0.7, **shape)
+        scores = Scores(0.7, sliding_window, drophead, softcap, bias)
+        return attend_by_length(query, key, value, scale, groups, dropout, scores)
 
     query, key, value = (x.requires_grad_() for x in inputs.unbind())
     output = attend(query, key, value)
     gradients = torch.autograd.grad(output.square().sum(), (query, key, value))
-    assert min(gradient[:20].abs().max() for gradient in gradients) > 1e-2
-    assert not any(x[20:].any() for x in (output, *gradients))
+    assert min(gradient[:12].abs().max() for gradient in gradients) > 1e-2
+    assert not any(x[12:].any() for x in (output, *gradients))
     assert not torch.equal(output, attend(query, key, value, dropout=0.0))
     assert torch.autograd.gradcheck(attend, (query, key, value, bias))
 
@@ -278,10 +273,11 @@ def test_the_trial_reaches_past_a_local_window(monkeypatch):
     assert _trial_length(model) == model.config.sliding_window + 9 < _trial_length(longer_window(tiny("modernbert")))
     assert _trial_length(tiny("bert")) == 9
     blind = mirror.modeling.attention.attend_by_length
-    without = {"sliding_window": None}  # in a packed row
-    monkeypatch.setattr(
-        mirror.modeling.attention, "attend_by_length", lambda *args, **named: blind(*args, **named | without)
-    )
+
+    def without_window(*args):  # in a packed row
+        return blind(*args[:-1], args[-1]._replace(sliding_window=None))
+
+    monkeypatch.setattr(mirror.modeling.attention, "attend_by_length", without_window)
     assert "computes other vectors for packed texts" in packing_unsupported_reason(longer_window(model), "cls")
 
 
@@ -302,6 +298,7 @@ def test_the_trial_reports_a_model_that_takes_no_packed_row():
     assert model.training
 
 
+@pytest.mark.slow
 def test_compiled_models_take_packed_rows_of_any_lengths():
     model = tiny("bert")
     configure_noise_and_packing(model, "cls", "on", dropout_rate=0.0)

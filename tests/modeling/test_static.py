@@ -35,7 +35,7 @@ def save_static_embedding(folder, tokenizer, *after, prompts=None) -> str:
     return str(folder)
 
 
-def save_model2vec(folder, tokenizer, normalize: bool, has_modules: bool = True, **tensors) -> str:
+def save_model2vec(folder, tokenizer, normalize: bool, **tensors) -> str:
     """Write a folder as model2vec does."""
     folder.mkdir()
     save_file({"embeddings": table(tokenizer)} | tensors, folder / "model.safetensors")
@@ -43,12 +43,11 @@ def save_model2vec(folder, tokenizer, normalize: bool, has_modules: bool = True,
     config = {"model_type": "model2vec", "architectures": ["StaticModel"], "normalize": normalize, "hidden_dim": 16}
     (folder / "config.json").write_text(json.dumps(config | {"seq_length": 1000000, "apply_zipf": True}))
     kinds = {".": "StaticEmbedding"} | ({"1_Normalize": "Normalize"} if normalize else {})
-    if has_modules:
-        modules = [
-            {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for index, (path, kind) in enumerate(kinds.items())
-        ]
-        (folder / "modules.json").write_text(json.dumps(modules))
+    modules = [
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(kinds.items())
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
     return str(folder)
 
 
@@ -97,9 +96,8 @@ KNOWN = [text for text in TEXTS if "é" not in text]
 
 
 @pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("has_modules", [True, False])
-def test_a_model2vec_folder_is_read_trained_and_saved(tokenizer, sentences, tmp_path, normalize, has_modules):
-    base = save_model2vec(tmp_path / "base", tokenizer, normalize, has_modules)
+def test_a_model2vec_folder_is_read_trained_and_saved(tokenizer, sentences, tmp_path, normalize):
+    base = save_model2vec(tmp_path / "base", tokenizer, normalize)
     expected = means(table(tokenizer), tokenizer, KNOWN, normalize)
     np.testing.assert_allclose(Encoder.from_pretrained(base, device="cpu").encode(KNOWN), expected, atol=1e-5)
     trained = check_adapted(base, sentences, tmp_path / "out")
@@ -151,7 +149,13 @@ def test_what_a_static_encoder_cannot_be(tokenizer, sentences, tmp_path):
         make_trainer(base, sentences[:60], tmp_path / "out", **FLAGS, packing="on")
     with pytest.raises(InputError, match="--lora_rank: .*base is a static encoder"):
         make_trainer(base, sentences[:60], tmp_path / "out", **FLAGS, lora_rank=4)
-    modules = json.loads((tmp_path / "base" / "modules.json").read_text())
+    (tmp_path / "base" / "modules.json").rename(tmp_path / "modules.json")
+    with pytest.raises(InputError, match="base: no config.json"):
+        Encoder.from_pretrained(base)
+    (Path(save_model2vec(tmp_path / "old", tokenizer, True)) / "modules.json").unlink()
+    with pytest.raises(InputError, match="old: a model2vec folder without modules.json; save it again with model2vec"):
+        Encoder.from_pretrained(str(tmp_path / "old"))
+    modules = json.loads((tmp_path / "modules.json").read_text())
     (tmp_path / "base" / "modules.json").write_text(json.dumps([*modules, modules[0] | {"path": "1_StaticEmbedding"}]))
     with pytest.raises(InputError, match="its module 2, .*StaticEmbedding, can be neither used"):
         Encoder.from_pretrained(base)

@@ -93,13 +93,14 @@ def start_here(job_file: Path, environment: dict[str, str]) -> SimpleNamespace:
     for context in (contextlib.redirect_stdout(log), contextlib.redirect_stderr(log)):
         to_log.enter_context(context)
     to_log.enter_context(mock.patch("mirror.studies.cell.lock_output_dir"))  # this process does not end with the cell
+    to_log.enter_context(mock.patch("mirror.studies.cell.gc.collect"))  # slow, and no fake has a Trainer
     with to_log:
         try:
             run_main(lambda: run_cell(job_file))
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
             log.write(str(end.code))
-    return SimpleNamespace(wait=lambda: status, terminate=lambda: None)
+    return SimpleNamespace(poll=lambda: status, returncode=status)
 
 
 def run(monkeypatch, workplace: Path, model: str, *flags, name: str = "small") -> None:

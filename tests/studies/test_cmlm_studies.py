@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mirror.common.errors import InputError, run_main
+from mirror.evaluation import plots
 from mirror.studies import cell, jobs, runner, setup
 from mirror.studies.jobs import as_arguments, make_jobs
 from mirror.studies.setup import Setup
@@ -30,6 +31,7 @@ def workplace(sentences, tmp_path, monkeypatch) -> Path:
         (tmp_path / "corpora" / name).write_text(f"a few words of {name}\n")
     monkeypatch.setattr(setup, "ROOT", tmp_path)
     monkeypatch.setattr(runner, "start_cell", start_here)
+    monkeypatch.setattr(plots, "FORMATS", (".png",))
     monkeypatch.setattr(jobs, "data_of", lambda tasks, *_: {task: ["protocol", "sha"] for task in tasks})
     return tmp_path
 

@@ -15,7 +15,6 @@ from mirror.studies.conclusions import (
     judgements_of,
     printed_difference,
     verdict,
-    verdict_on,
 )
 from mirror.studies.scores import Base, Score
 from mirror.studies.study import AVERAGE, PATHS, STUDIES, Cell, Claim, Column, Study, _printed_by_mirror_bert
@@ -40,6 +39,10 @@ def base_with(study: Study, model: str = "models/some-bert", model_type: str = "
     base = Base(study, [], {"model": model, "model_type": model_type, "published": {}})
     base.__dict__["scores"] = found
     return base
+
+
+def verdict_on(base: Base) -> str:
+    return verdict(judgements_of(base).values())
 
 
 # ---- By hand -----------------------------------------------------------------------------------------------------------

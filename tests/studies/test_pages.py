@@ -208,10 +208,11 @@ ANSWERS = {
     "language_bias": {"languages": ["de", "fr", "zh"], "matrix": [[0.2, 0.5, 0.3]] * 3},
     "tatoeba_projection": {"points": {"fra": [[[0, 1], [1, 0]], [[0.5, 1], [1, 0.2]]]}},
 }
-DRAWN = "table3 table12 figure4 figure8 figure7 table14 table2 selection own_text table1 figure5 table21 cmlm_figure2 cmlm_figure3"
+DRAWN = "table3 figure4 figure8 figure7 selection own_text figure5 table21 cmlm_figure2 cmlm_figure3".split()
+MORE_DOTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("table1", "table2", "table12", "table14")]
 
 
-@pytest.mark.parametrize("name", DRAWN.split())
+@pytest.mark.parametrize("name", DRAWN + MORE_DOTS)
 def test_each_kind_of_figure_can_be_drawn_from_results_of_run_eval_for_several_bases(name, tmp_path):
     study = STUDIES[name]
     fields = {"main_score": 0.5} | {column.field: 0.3 for column in study.columns}

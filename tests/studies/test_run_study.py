@@ -17,6 +17,7 @@ import pytest
 import run_eval
 import run_study
 from mirror.common.errors import InputError, run_main
+from mirror.evaluation import plots
 from mirror.studies import jobs, runner, setup
 from mirror.studies.study import STUDIES, Cell, Study
 from mirror.training.arguments import parse_arguments
@@ -31,6 +32,7 @@ def workplace(sentences, tmp_path, monkeypatch) -> Path:
     monkeypatch.setitem(STUDIES, "small", STUDY)
     monkeypatch.setattr(setup, "ROOT", tmp_path)
     monkeypatch.setattr(runner, "start_cell", start_here)
+    monkeypatch.setattr(plots, "FORMATS", (".png", ".svg"))
     return tmp_path
 
 
@@ -206,26 +208,25 @@ def test_two_runs_in_one_folder_are_refused(bert_folder, workplace, monkeypatch)
 
 # ---- Processes ---------------------------------------------------------------------------------------------------------
 
-KILLED = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"
+CRASHES = {  # by seed: what happens, and how it is reported
+    "33": ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL: $ run_mirror.py "),
+    "55": ("sys.exit(3)", "$ run_mirror.py "),
+    "66": ("print('half')\n1 / 0", "ZeroDivisionError: division by zero"),
+}
 
 
-@pytest.mark.parametrize(
-    ("script", "reason"),
-    [
-        (KILLED, "ended by SIGKILL: $ run_mirror.py "),
-        ("import sys\nsys.exit(3)", "$ run_mirror.py "),
-        ("print('half')\n1 / 0", "ZeroDivisionError: division by zero"),
-    ],
-)
-def test_a_crash_costs_one_cell(bert_folder, workplace, real_processes, monkeypatch, caplog, script, reason):
-    (workplace / "run_mirror.py").write_text(f"import sys\nif '33' in sys.argv:\n    exec({script!r})\n{FAKE_MIRROR}")
-    with caplog.at_level("INFO"), pytest.raises(InputError, match="1 of 3 cells failed: after-seed33"):
-        run(monkeypatch, workplace, bert_folder, "--seeds", 33, 44, "--num_processes", 2)
-    assert f"after-seed33 FAILED: {reason}" in caplog.text
+def test_a_crash_costs_one_cell(bert_folder, workplace, real_processes, monkeypatch, caplog):
+    crashes = {seed: script for seed, (script, _) in CRASHES.items()}
+    crash = f"import sys\nfor seed in {crashes!r}.keys() & sys.argv:\n    exec({crashes!r}[seed])\n"
+    (workplace / "run_mirror.py").write_text(crash + FAKE_MIRROR)
+    with caplog.at_level("INFO"), pytest.raises(InputError, match="3 of 5 cells failed: after-seed"):
+        run(monkeypatch, workplace, bert_folder, "--seeds", 33, 44, 55, 66, "--num_processes", 2)
+    for seed, (_, reason) in CRASHES.items():
+        assert f"after-seed{seed} FAILED: {reason}" in caplog.text
     assert "| after | 0.4400 |" in (workplace / "out/table.md").read_text()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_keeps_what_is_done(bert_folder, workplace, real_processes, monkeypatch, caplog, number):
     """The second cell sends the signal to the study, and would take a minute."""
     waits = (

@@ -114,7 +114,9 @@ def prompted_base(bert_folder: str, folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("prompted", [False, True], ids=["plain", "prompt and unit length"])
+@pytest.mark.parametrize(
+    "prompted", [pytest.param(False, id="plain", marks=pytest.mark.slow), pytest.param(True, id="prompted")]
+)
 def test_the_code_on_a_pushed_card_loads_the_pushed_encoder(
     train, server, bert_folder, tmp_path, monkeypatch, prompted
 ):
@@ -181,7 +183,11 @@ def test_a_retry_is_one_line_without_the_address(train, server, monkeypatch):
 
 @pytest.mark.parametrize(
     ("strategy", "beside"),
-    [("every_save", None), ("checkpoint", "last-checkpoint"), ("all_checkpoints", "checkpoint-1")],
+    [
+        pytest.param("every_save", None, marks=pytest.mark.slow),
+        ("checkpoint", "last-checkpoint"),
+        pytest.param("all_checkpoints", "checkpoint-1", marks=pytest.mark.slow),
+    ],
 )
 def test_strategies(train, server, tmp_path, strategy, beside):
     flags = f"--push_to_hub --hub_strategy {strategy} --save_strategy steps --save_steps 1 --hub_always_push true"
@@ -207,9 +213,9 @@ def test_strategies(train, server, tmp_path, strategy, beside):
     ("fail", "reason"),
     [
         ({"create": 401}, "the server answered 401"),
-        ({"preupload": 403}, "the server answered 403"),
+        pytest.param({"preupload": 403}, "the server answered 403", marks=pytest.mark.slow),
         ({"commit": 500}, "the server answered 500"),
-        ({"upload": 503}, "the server answered 503"),
+        pytest.param({"upload": 503}, "the server answered 503", marks=pytest.mark.slow),
         ({"create": "hang"}, "Timeout"),
     ],
 )

@@ -79,6 +79,15 @@ def test_a_text_cannot_break_the_columns_or_the_terminal(capsys, monkeypatch):
     assert "\x1b" not in out and "…" in out and max(map(len, out.splitlines())) <= 100
 
 
+def test_queries_are_asked_for_until_an_empty_line(monkeypatch, capsys):
+    terminal = io.StringIO("a cat\n\na dog\n")
+    terminal.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert list(search.ask(50)) == ["a cat"]
+    assert capsys.readouterr().err == "50 texts; an empty line ends the search\nquery> query> \n"
+
+
+@pytest.mark.slow
 def test_interactive_queries_on_a_terminal(folder, sentences):
     leader, follower = pty.openpty()
     argv = [str(folder / "out"), str(folder / "texts.txt"), "--top_k", "2"]

@@ -109,6 +109,7 @@ def test_a_log_on_a_full_disk_ends_the_run_and_keeps_its_checkpoint(disk, bert_f
     assert last_complete_checkpoint(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_the_end_of_a_training_is_one_line_and_costs_no_step(
     disk, bert_folder, sentences, tmp_path, monkeypatch, capsys
 ):
@@ -142,6 +143,7 @@ def test_a_full_disk_at_the_end_of_a_training_is_one_line_and_costs_no_step(
     assert Encoder.from_pretrained(str(disk.folder / "out")).encode(["a cat"]).shape == (1, 32)
 
 
+@pytest.mark.slow
 def test_too_little_space_is_said_before_the_training(disk, bert_folder, sentences, caplog):
     trainer = make_trainer(bert_folder, sentences, disk.folder / "out", max_steps=2)
     with pytest.raises(InputError):

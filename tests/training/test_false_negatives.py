@@ -120,8 +120,15 @@ def losses_of(trainer) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-@pytest.mark.parametrize("flags", [{}, {"packing": "on"}, {"matryoshka_dims": [8]}, {"projection_head": True}])
-@pytest.mark.parametrize("guide", [None, "base"])
+@pytest.mark.parametrize(
+    ("guide", "flags"),
+    [
+        (None, {"packing": "on"}),
+        ("base", {"matryoshka_dims": [8]}),
+        pytest.param(None, {"projection_head": True}, marks=pytest.mark.slow),
+        pytest.param("base", {}, marks=pytest.mark.slow),
+    ],
+)
 def test_training_with_gradient_caching_is_the_same(bert_folder, sentences, tmp_path, monkeypatch, flags, guide):
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     flags = {"guide": guide, "dropout_rate": 0.0, "packing": "off", **flags}

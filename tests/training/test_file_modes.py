@@ -11,7 +11,7 @@ from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
 
 
-@pytest.mark.parametrize("umask", [0o022, 0o002, 0o077, 0o027])
+@pytest.mark.parametrize("umask", [0o027, pytest.param(0o002, marks=pytest.mark.slow)])
 def test_every_file_of_a_run_follows_the_umask(bert_folder, sentences, tmp_path, umask):
     before = os.umask(umask)
     try:

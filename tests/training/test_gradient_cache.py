@@ -72,7 +72,7 @@ def test_the_generator_of_a_gpu_is_stored_and_set_too(monkeypatch):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"packing": "off"}, {"bf16": True}, {"gradient_accumulation_steps": 2}, {"loss": "multi_similarity"}],
+    [{}, {"bf16": True}, {"gradient_accumulation_steps": 2}, {"loss": "multi_similarity"}],
 )
 def test_training_with_mini_batches_is_training_without(bert_folder, sentences, tmp_path, options):
     options = {"dropout_rate": 0.0, "max_steps": 1, "per_device_train_batch_size": 30, "logging_steps": 1} | options

@@ -10,7 +10,7 @@ import torch
 
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
-from mirror.training import trainer as trainer_module
+from mirror.training import selection
 from mirror.training.config import MirrorConfig
 from mirror.training.record import RunRecord
 from mirror.training.selection import CosinesOfBase, make_kept_score
@@ -28,7 +28,7 @@ def scored(monkeypatch):
 
     def set_scores(*scores: float) -> None:
         values = iter(scores)
-        monkeypatch.setattr(trainer_module, "make_kept_score", lambda *_: lambda encoder: {"keep": next(values)})
+        monkeypatch.setattr(selection, "make_kept_score", lambda *_: lambda encoder: {"keep": next(values)})
 
     return set_scores
 
@@ -105,6 +105,7 @@ def test_a_run_records_what_was_kept(bert_folder, sentences, tmp_path, monkeypat
     assert "| guarded: texts.txt | " in (tmp_path / "out" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_is_interrupted_ends_with_the_same_bits(bert_folder, sentences, tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(sentences[:50]))
     flags = FLAGS | {"keep": str(tmp_path / "texts.txt"), "keep_within": 0.5, "learning_rate": 1e-4}

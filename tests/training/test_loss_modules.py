@@ -108,10 +108,9 @@ def test_the_loss_is_computed_behind_the_head_and_it_goes_down_its_gradient(bert
     assert gradients[0].abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("wrapped", [TEMPERATURE, HEAD], ids=["temperature", "head"])
 @pytest.mark.parametrize("options", [{"mini_batch_size": 7}, {"packing": "off"}, {"bf16": True}], ids=str)
-def test_it_is_trained_alike_in_every_way_of_training(bert_folder, sentences, tmp_path, wrapped, options):
-    common = wrapped | DESCEND | {"max_steps": 3}
+def test_it_is_trained_alike_in_every_way_of_training(bert_folder, sentences, tmp_path, options):
+    common = TEMPERATURE | HEAD | DESCEND | {"max_steps": 3}
     plain = make_trainer(bert_folder, sentences, tmp_path / "plain", **common)
     start = parameters_of(plain)
     other = make_trainer(bert_folder, sentences, tmp_path / "other", **common | options)
@@ -122,9 +121,8 @@ def test_it_is_trained_alike_in_every_way_of_training(bert_folder, sentences, tm
     torch.testing.assert_close(parameters_of(other), parameters_of(plain), **tolerance)
 
 
-@pytest.mark.parametrize("wrapped", [TEMPERATURE, HEAD], ids=["temperature", "head"])
-def test_it_is_resumed_to_the_last_bit_and_not_in_the_encoder(bert_folder, sentences, tmp_path, wrapped):
-    whole, again = run_whole_and_resumed(bert_folder, sentences, tmp_path, **wrapped)
+def test_it_is_resumed_to_the_last_bit_and_not_in_the_encoder(bert_folder, sentences, tmp_path):
+    whole, again = run_whole_and_resumed(bert_folder, sentences, tmp_path, **TEMPERATURE, **HEAD)
     for mine, theirs in zip(parameters_of(again), parameters_of(whole), strict=True):
         assert torch.equal(mine, theirs)
     whole.save_model(str(tmp_path / "encoder"))

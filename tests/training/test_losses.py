@@ -105,6 +105,16 @@ def test_multi_similarity_of_vectors_that_add_up_to_nothing_is_a_number():
     assert multi_similarity(torch.eye(3), -torch.eye(3)).isfinite()
 
 
+def test_without_a_hard_triplet_the_loss_still_depends_on_the_candidates():
+    """Or this process would skip the backward pass of their gathering, in which the others wait for it."""
+    views = torch.eye(2)
+    gathered = views.clone().requires_grad_()
+    loss = multi_similarity(views, views, all_first=gathered, all_second=views)
+    loss.backward()
+    assert loss == 0 and gathered.grad is not None and not gathered.grad.any()
+
+
+@pytest.mark.slow
 def test_a_process_without_a_hard_triplet_joins_every_collective(tmp_path):
     run_two_processes("-m", "tests.training.gathered_multi_similarity", str(tmp_path))
     without, with_triplets = (float((tmp_path / f"loss-{rank}").read_text()) for rank in (0, 1))

@@ -24,7 +24,7 @@ from mirror.cmlm.trainer import CMLMTrainer
 from mirror.common.errors import InputError
 from mirror.common.reuse import lock_output_dir, write_manifest
 from mirror.training.checkpoints import find_checkpoint, last_complete_checkpoint, numbered_checkpoints, rotate
-from mirror.training.resumable import TOTALS, FiniteGradients, RunTotals
+from mirror.training.resumable import TOTALS, RunTotals, StepChecks
 from mirror.training.trainer import MirrorTrainer
 from tests.processes import ROOT, run_two_processes
 from tests.tiny_trainer import At, make_trainer, run_whole_and_resumed, weights
@@ -135,7 +135,7 @@ def test_only_one_process_of_a_folder_stores_totals(tmp_path):
 def test_a_gradient_that_is_not_finite_stops_the_run(value):
     layer, state = torch.nn.Linear(2, 1), SimpleNamespace(global_step=4)
     layer.weight.grad = torch.tensor([[1.0, -1.0]])  # the bias has none
-    check = FiniteGradients().on_pre_optimizer_step
+    check = StepChecks().on_pre_optimizer_step
     check(SimpleNamespace(fp16=False), state, None, model=layer)
     layer.weight.grad[0, 1] = value
     check(SimpleNamespace(fp16=True), state, None, model=layer)  # left to the gradient scaler

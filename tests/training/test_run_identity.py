@@ -117,7 +117,9 @@ def test_a_checkpoint_without_it_is_refused(bert_folder, sentences, tmp_path, ch
             trainer.train(resume_from_checkpoint=str(folder))
 
 
-@pytest.mark.parametrize(("stage", "streaming"), [("cmlm_bitext", True), ("nli", False)])
+@pytest.mark.parametrize(
+    ("stage", "streaming"), [("cmlm_bitext", True), pytest.param("nli", False, marks=pytest.mark.slow)]
+)
 def test_cmlm_knows_its_texts_too(bert_folder, sentences, tmp_path, stage, streaming):
     def make(texts: list[str], folder: Path, **flags):
         return make_cmlm_trainer(bert_folder, rows_of(texts), folder, streaming, stage=stage, **OPTIONS | flags)

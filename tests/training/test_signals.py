@@ -37,18 +37,21 @@ def handlers() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def whole(bert_folder, sentences, tmp_path_factory) -> dict[str, torch.Tensor]:
     """Weights of an uninterrupted run."""
-    trainer = make_trainer(bert_folder, sentences, tmp_path_factory.mktemp("whole"), max_steps=10, learning_rate=1e-3)
+    trainer = make_trainer(bert_folder, sentences, tmp_path_factory.mktemp("whole"), max_steps=6, learning_rate=1e-3)
     before = weights(trainer)
     trainer.train()
     assert max((value - before[name]).abs().max() for name, value in weights(trainer).items()) > 1e-3
     return weights(trainer)
 
 
-@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+SLOW = [pytest.param(each, marks=pytest.mark.slow) for each in SIGNALS[2:]]  # the same code again
+
+
+@pytest.mark.parametrize("number", [*SIGNALS[:2], *SLOW], ids=lambda number: number.name)
 def test_the_step_in_work_is_saved_and_the_resumed_run_is_the_uninterrupted_one(
     bert_folder, sentences, tmp_path, caplog, capfd, whole, number
 ):
-    options = {"max_steps": 10, "learning_rate": 1e-3}
+    options = {"max_steps": 6, "learning_rate": 1e-3}
     handlers = [signal.getsignal(each) for each in SIGNALS]
     stopped = make_trainer(bert_folder, sentences, tmp_path / "out", **options)
     stopped.add_callback(At(3, lambda: [os.kill(os.getpid(), number) for _ in range(2)]))
@@ -63,7 +66,7 @@ def test_the_step_in_work_is_saved_and_the_resumed_run_is_the_uninterrupted_one(
     assert Path(checkpoint).name in ("checkpoint-3", "checkpoint-4")  # seen at this step's end or at the next one's
     resumed = make_trainer(bert_folder, sentences, tmp_path / "out", **options)
     resumed.train(resume_from_checkpoint=checkpoint)
-    assert resumed.state.global_step == 10
+    assert resumed.state.global_step == 6
     for name, value in whole.items():
         assert torch.equal(weights(resumed)[name], value), name
 

@@ -28,8 +28,7 @@ def first_gradient(trainer, steps: int = 1) -> dict[str, torch.Tensor]:
     return caught
 
 
-@pytest.mark.parametrize("loss", ["nt_xent", "decoupled", "one_way"])
-@pytest.mark.parametrize("pooling", ["cls", "mean"])
+@pytest.mark.parametrize(("loss", "pooling"), [("nt_xent", "cls"), ("decoupled", "mean"), ("one_way", "mean")])
 def test_every_weight_moves_and_twins_get_closer(bert_folder, sentences, tmp_path, loss, pooling):
     trainer = make_trainer(
         *(bert_folder, sentences, tmp_path), loss=loss, pooling=pooling, learning_rate=1e-3, logging_steps=1
@@ -100,32 +99,32 @@ def test_a_batch_that_does_not_fit_is_halved(bert_folder, sentences, tmp_path):
 
     def small_device(model, inputs):
         sizes.append(len(inputs["lengths"]) // 2)
-        if sizes[-1] > 8:
+        if sizes[-1] > 16:
             raise RuntimeError("CUDA out of memory. Tried to allocate 1 EiB")
         return embed(model, inputs)
 
     trainer.embed = small_device
     trainer.train()
-    assert trainer.state.global_step == 3 and sizes[0] == 20 and sizes[-3:] == [sizes[-1]] * 3 and sizes[-1] <= 8
+    assert trainer.state.global_step == 3 and sizes[0] == 20 and sizes[-3:] == [sizes[-1]] * 3 and sizes[-1] <= 16
 
 
-@pytest.mark.parametrize("stop", [5, 12, 15])  # inside the first epoch, between the two, inside the second
-def test_resumed_is_uninterrupted_to_the_last_bit(bert_folder, sentences, tmp_path, stop):
-    options = {"save_strategy": "steps", "save_steps": stop, "learning_rate": 1e-3}
-    whole = make_trainer(bert_folder, sentences, tmp_path / "whole", **options)
+def test_resumed_is_uninterrupted_to_the_last_bit(bert_folder, sentences, tmp_path):
+    options = {"save_strategy": "steps", "save_steps": 2, "learning_rate": 1e-3}
+    whole = make_trainer(bert_folder, sentences[:80], tmp_path / "whole", **options)
     whole.train()
-    again = make_trainer(bert_folder, sentences, tmp_path / "again", **options)
-    again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
-    assert again.state.global_step == 24
-    resumed = weights(again)
-    for name, value in weights(whole).items():
-        assert torch.equal(value, resumed[name]), name
+    expected = weights(whole)
+    for stop in (2, 4, 6):  # inside the first epoch, between the two, inside the second
+        again = make_trainer(bert_folder, sentences[:80], tmp_path / "again", **options)
+        again.train(resume_from_checkpoint=str(tmp_path / "whole" / f"checkpoint-{stop}"))
+        assert again.state.global_step == 8
+        for name, value in weights(again).items():
+            assert torch.equal(value, expected[name]), (stop, name)
 
 
 def test_the_seed_alone_gives_the_weights_with_any_number_of_workers(bert_folder, sentences, tmp_path):
     runs = []
     for number, flags in enumerate(({"seed": 7}, {"seed": 7, "dataloader_num_workers": 2}, {"seed": 8})):
-        trainer = make_trainer(bert_folder, sentences, tmp_path / str(number), **flags)
+        trainer = make_trainer(bert_folder, sentences[:80], tmp_path / str(number), **flags)
         trainer.train()
         runs.append(weights(trainer))
     first, helped, other = runs
@@ -164,7 +163,10 @@ def test_the_first_loss_that_is_not_finite_stops_the_run(bert_folder, sentences,
         trainer.train()
 
 
-@pytest.mark.parametrize(("loss", "extra"), [("nt_xent", {}), ("one_way", {"mini_batch_size": 4})])
+@pytest.mark.parametrize(
+    ("loss", "extra"),
+    [pytest.param("nt_xent", {}, marks=pytest.mark.slow), ("one_way", {"mini_batch_size": 4})],
+)
 def test_two_processes_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path, loss, extra):
     options = {"optim": "sgd", "learning_rate": 0.05, "dropout_rate": 0.0, "loss": loss, "max_steps": 6}
     one = make_trainer(bert_folder, sentences, tmp_path / "one", per_device_train_batch_size=20, **options)
