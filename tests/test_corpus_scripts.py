@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
+import lzma
 import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
-from data_scripts import disease_names, frequent_words, random_strings, sample_sentences, umls_names
+from data_scripts import disease_names, frequent_words, package_catalog, random_strings, sample_sentences, umls_names
 from mirror.common.errors import InputError
+from mirror.evaluation.run import make_plan
 
 
 class Runner:
@@ -149,3 +153,23 @@ def test_disease_names_are_no_test_queries(run, tmp_path):
     assert {*run(disease_names, *flags, 17)} == {*names} - {"disease 3", "disease 4", "disease 5"}
     assert run.record()["facts"] == {"names": 20, "left_out_queries": 3}
     run.refused(disease_names, "17 names that are no query, fewer than --count 18", *flags, 18)
+
+
+def test_a_catalog_with_queries_of_package_descriptions(tmp_path, monkeypatch):
+    entries = [
+        f'Package: tool{at}\nDescription-md5: {at}\nDescription-en: finds things of kind {at}\n A "tool", it\n looks.\n .\n Again.\n'
+        for at in range(6)
+    ]
+    left_out = "Package: libtool\nDescription-en: a library of things\n Text.\n"
+    path = tmp_path / "Translation-en.xz"
+    path.write_bytes(lzma.compress("\n".join([*entries, left_out]).encode()))
+    flags = ["--translation_file", path, "--output_dir", tmp_path / "out", "--products", 5, "--queries", 2]
+    monkeypatch.setattr(sys, "argv", ["package_catalog.py", *map(str, flags)])
+    package_catalog.main()
+    rows = list(csv.DictReader((tmp_path / "out" / "products.csv").open(encoding="utf-8", newline="")))
+    assert len(rows) == 5 and {row["description"] for row in rows} == {'A "tool", it looks.\nAgain.'}
+    (task,) = make_plan([str(tmp_path / "out" / "queries")], None).tasks
+    assert task.score(lambda texts: np.ones((len(texts), 2)), None)["num_examples"] == 2
+    monkeypatch.setattr(sys, "argv", [*sys.argv[:-4], "--products", "7"])
+    with pytest.raises(InputError, match="6 programs, 7 are asked for"):
+        package_catalog.main()
