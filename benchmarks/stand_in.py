@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from transformers import AutoModel, BertConfig, BertModel, BertTokenizerFast, ModernBertConfig
+from transformers import AutoModel, BertConfig, BertModel, BertTokenizerFast, ModernBertConfig, Qwen3Config
 
 from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_backbone
@@ -35,20 +35,25 @@ def machine() -> str:
     return f"{hardware()}, {shown}"
 
 
-def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384, modern: bool = False) -> None:
-    """Save a BERT, or a ModernBERT, with random weights: as fast as a pretrained one, without a download.
+def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384, kind: str = "bert") -> None:
+    """Save a bert, modernbert or qwen3 with random weights: as fast as a pretrained one, without a download.
 
     The tokenizer is a WordPiece of `texts`, filled up with unused tokens to the size of the original's vocabulary, because the
     embedding table is part of every optimizer step.
     """
     torch.manual_seed(0)
     start = BertTokenizerFast(vocab={token: number for number, token in enumerate(SPECIAL_TOKENS)})
-    size = 50_368 if modern else 30_522
+    size = {"bert": 30_522, "modernbert": 50_368, "qwen3": 151_936}[kind]
     vocab = start.train_new_from_iterator(texts, size, show_progress=False).get_vocab()
     vocab |= {f"[unused{number}]": number for number in range(len(vocab), size)}
     BertTokenizerFast(vocab=vocab).save_pretrained(folder)
     sizes = {"vocab_size": size, "hidden_size": width, "num_hidden_layers": layers}
-    if modern:
+    if kind == "qwen3":
+        heads = {"num_attention_heads": max(1, width // 64), "num_key_value_heads": max(1, width // 128), "head_dim": 128}
+        config = Qwen3Config(**sizes, **heads, intermediate_size=3 * width, pad_token_id=0, eos_token_id=3)
+        AutoModel.from_config(config).save_pretrained(folder)
+        return
+    if kind == "modernbert":
         ids = {"pad_token_id": 0, "cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
         heads = max(1, width // 64)
         config = ModernBertConfig(**sizes, **ids, num_attention_heads=heads, intermediate_size=3 * width // 2)

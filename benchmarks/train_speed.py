@@ -11,6 +11,7 @@ A variant is a training method and a precision (fp32, bf16, fp16):
     ours-padded             with --packing off
     ours-grouped            padded, with batches of texts of similar length (--train_sampling_strategy group_by_length)
     ours-compiled           with --torch_compile
+    ours-lora               with --lora_rank 16 and --pooling last, for a decoder
     ours-cached             with --mini_batch_size; also ours-padded-cached and ours-cached-compiled
     sentence-transformers   SentenceTransformerTrainer; its loss compares the same pairs of views in one softmax
     sentence-transformers-flash
@@ -49,6 +50,7 @@ OURS = {
     "ours-grouped": ["--packing", "off", "--train_sampling_strategy", "group_by_length"],
     "ours-compiled": ["--packing", "on", "--torch_compile", "true"],
     "ours-cached": ["--packing", "on", "--mini_batch_size", CACHED],
+    "ours-lora": ["--packing", "on", "--lora_rank", "16", "--pooling", "last"],
     "ours-cached-compiled": ["--packing", "on", "--mini_batch_size", CACHED, "--torch_compile", "true"],
 }
 THEIRS = ("sentence-transformers", "sentence-transformers-flash", "sentence-transformers-flash-cached")
