@@ -144,7 +144,9 @@ def speed_table(results: dict[str, dict], facts: dict) -> str:
         speed, tokens = int(batch) / found["step_seconds"], facts["tokens"][model]
         times = f"{SENTENCES / speed:.2f}", f"{speed:,.0f}", f"{2 * tokens * speed:,.0f}"
         share = share_of_limit(2 * tokens * speed, results, model)
-        tried = [f"{peer}{cache}-{PRECISION}" for peer in PEERS for cache in ("-cached" if "-cached" in variant else "",)]
+        tried = [
+            f"{peer}{cache}-{PRECISION}" for peer in PEERS for cache in ("-cached" if "-cached" in variant else "",)
+        ]
         peers = (results.get(f"{model}/{batch}/{each}", {}) for each in tried)
         peer = next((each["step_seconds"] for each in peers if "step_seconds" in each), None)
         ratio = f"{peer / found['step_seconds']:.2f}x" if peer else ""

@@ -49,7 +49,11 @@ def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384
     BertTokenizerFast(vocab=vocab).save_pretrained(folder)
     sizes = {"vocab_size": size, "hidden_size": width, "num_hidden_layers": layers}
     if kind == "qwen3":
-        heads = {"num_attention_heads": max(1, width // 64), "num_key_value_heads": max(1, width // 128), "head_dim": 128}
+        heads = {
+            "num_attention_heads": max(1, width // 64),
+            "num_key_value_heads": max(1, width // 128),
+            "head_dim": 128,
+        }
         config = Qwen3Config(**sizes, **heads, intermediate_size=3 * width, pad_token_id=0, eos_token_id=3)
         AutoModel.from_config(config).save_pretrained(folder)
         return

@@ -15,7 +15,7 @@ from tests.loopback import LoopbackServer
 
 
 OID = f"{1:040x}"  # the commit of the branch main
-MODEL, REPOSITORY = r"/api/models/([^/]+/[^/]+)", r"/(?:api/)?(?:models/)?((?:datasets/)?[^/]+/[^/]+)"
+MODEL, REPOSITORY = r"/api/(?:models|spaces)/([^/]+/[^/]+)", r"/(?:api/)?(?:models/)?((?:datasets/)?[^/]+/[^/]+)"
 ROUTES = (
     ("POST", r"/api/repos/create", "create"),
     ("POST", r"/api/validate-yaml", "validate"),
@@ -62,7 +62,8 @@ class HubServer(LoopbackServer):
         repo_id = f"{asked['organization'] or 'someone'}/{asked['name']}"
         status = 409 if repo_id in self.repos else 200
         private = asked.get("visibility") == "private"
-        self.repos.setdefault(repo_id, {"private": private, "files": {}, "commits": []})
+        kind = {"sdk": asked["sdk"]} if asked.get("type") == "space" else {}
+        self.repos.setdefault(repo_id, {"private": private, "files": {}, "commits": [], **kind})
         return status, {"url": f"{self.url}/{repo_id}"}
 
     def validate(self, body: bytes) -> Answer:
@@ -100,7 +101,8 @@ class HubServer(LoopbackServer):
             repo["files"][value["path"]] = base64.b64decode(value["content"]) if is_small else self.blobs[value["oid"]]
         repo["commits"].append(lines[0]["value"]["summary"])
         oid = f"{len(repo['commits']):040x}"
-        return 200, {"commitUrl": f"{self.url}/{repo_id}/commit/{oid}", "commitOid": oid, "pullRequestUrl": None}
+        page = f"{self.url}/{'spaces/' if 'sdk' in repo else ''}{repo_id}"
+        return 200, {"commitUrl": f"{page}/commit/{oid}", "commitOid": oid, "pullRequestUrl": None}
 
     # ---- Reading ----
 

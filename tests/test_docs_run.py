@@ -43,6 +43,7 @@ BRIEF = {
     "run_cmlm": "--max_steps 2 --per_device_train_batch_size 4 --max_seq_length 48 --disable_tqdm true",  # of 64 positions
     "run_eval": "--skip_missing",
     "mirror.tools.demo": "--max_texts 50",
+    "mirror.tools.distill": "--max_steps 2 --student layers:1",
     **dict.fromkeys(("data_scripts.umls_names", "data_scripts.sample_sentences"), "--count 600"),
     "data_scripts.wordpiece_vocabulary": "--vocab_size 200",
 }

@@ -92,7 +92,8 @@ def test_no_text_names_a_file_that_an_installation_lacks(site):
     for path in site.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                assert not re.search(r"requirements[\w-]*\.txt", node.value), f"{path}: {node.value}"
+                of_a_space = path.name == "push.py" and node.value == "requirements.txt"
+                assert of_a_space or not re.search(r"requirements[\w-]*\.txt", node.value), f"{path}: {node.value}"
 
 
 def test_a_command_starts(site):

@@ -42,6 +42,7 @@ NOT_EXPORTABLE = {"mean_padded": "mean", "first_last_mean": "mean"}
 EXPORTED_POOLING = {"cls": "cls", "mean": "mean", "max": "max", "last": "lasttoken", "pooler": "cls"} | NOT_EXPORTABLE
 OLD_SPELLING = {"cls": "cls_token", "mean": "mean_tokens", "max": "max_tokens"}
 MINIMUM_COSINE = 0.9999
+EXPORTS = ("onnx", "openvino")  # folders of mirror.tools.onnx in a checkpoint
 
 
 def save_encoder(
@@ -62,7 +63,8 @@ def save_encoder(
     model. `state_dict` are the weights, if those of `model` are spread over several processes (FSDP).
     """
     folder = Path(folder)
-    shutil.rmtree(folder / "onnx", ignore_errors=True)  # an export of other weights
+    for export in EXPORTS:  # of other weights
+        shutil.rmtree(folder / export, ignore_errors=True)
     if isinstance(model, StaticModel):
         folder.mkdir(parents=True, exist_ok=True)
         save_static(folder, model, tokenizer, normalize=[type(module).__name__ for module in head] == ["Normalize"])

@@ -1,137 +1,135 @@
-"""Export a checkpoint to ONNX, for servers and machines without torch.
+"""Export a checkpoint to ONNX or OpenVINO, for servers and machines without torch, or for speed on a processor.
 
-    python -m mirror.tools.onnx out/mirror --onnx
-    python -m mirror.tools.onnx out/mirror --onnx --int8 --texts sample.txt
-    python -m mirror.tools.onnx out/mirror --onnx --int8 --eval_tasks stsb_dev --data_dir data
+    mirror-export out/mirror --onnx
+    mirror-export out/mirror --onnx --openvino --int8 --texts sample.txt
+    python -m mirror.tools.onnx out/mirror --openvino --int8 --eval_tasks stsb_dev --data_dir data --max_loss 0.01
 
-OUT/onnx/model.onnx returns `last_hidden_state`; the caller applies the pooling of 1_Pooling/config.json. --int8 adds
-OUT/onnx/model_quantized.onnx with 8-bit weights. Both are compared with the checkpoint on a sample of texts. The 8-bit
-model and the checkpoint are also scored on --eval_tasks (default: STS-B dev, if its data is available). The results
-are written to OUT/onnx/export.json and to the model card. Needs the extra "onnx".
+OUT/onnx/model.onnx and OUT/openvino/openvino_model.xml return `last_hidden_state`; the caller applies the pooling of
+1_Pooling/config.json. --int8 adds a model of 8 bits beside each. All are compared with the checkpoint on a sample of texts.
+An 8-bit model and the checkpoint are also scored on --eval_tasks (default: STS-B dev, if its data is available), and it is
+refused if it loses more than --max_loss. The results are written to export.json beside the models and to the model card.
+Needs the extra "onnx" or "openvino".
 """
 
 from __future__ import annotations
 
-import inspect
 import json
 import logging
 import shutil
 import sys
-import warnings
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mirror.common.cli import Parser, add_trust, configure_logging
 from mirror.common.errors import InputError, run_main
+from mirror.tools.runtimes import RUNTIMES, OnnxRuntime, OpenVino, check_packages
 
 
 if TYPE_CHECKING:
     from mirror.evaluation.run import PreparedTask
-    from mirror.modeling.encoder import Encode, Encoder
+    from mirror.modeling.encoder import EncodeByRole, Encoder
 
-FLOAT, INT8 = "model.onnx", "model_quantized.onnx"
 SAMPLE = 256
+MAX_LOSS = 0.02
 
 
-# Not sentence-transformers' backend="onnx" and export_dynamic_quantized_onnx_model: they need optimum-onnx, whose last
-# release (0.1.0) requires transformers < 4.58.
-def export_onnx(encoder: Encoder, path: Path) -> None:
-    """Write the backbone to `path` as an ONNX graph with dynamic batch size and sequence length."""
-    import torch
-
-    model = encoder.model.cpu().eval()
-    model.set_attn_implementation("sdpa")
-    batch = encoder.tokenizer(["a text", "another, longer text"], padding=True, return_tensors="pt")
-    accepted = inspect.signature(model.forward).parameters
-    inputs = {name: tensor for name, tensor in batch.items() if name in accepted}
-
-    class Backbone(torch.nn.Module):  # the exporter wants positional inputs and one output
-        def forward(self, *tensors):
-            return self.model(**dict(zip(inputs, tensors, strict=True))).last_hidden_state
-
-    backbone = Backbone().eval()
-    backbone.model = model
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is not installed
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        names = {"input_names": list(inputs), "output_names": ["last_hidden_state"]}
-        shapes = (tuple({0: "batch", 1: "sequence"} for _ in inputs),)
-        options = {"dynamo": True, "external_data": False, "verbose": False, "dynamic_shapes": shapes}
-        torch.onnx.export(backbone, tuple(inputs.values()), path, **names, **options)
-
-
-def onnx_encode(path: Path, encoder: Encoder) -> Encode:
-    """Return a function that encodes texts like `encoder`, with its backbone in ONNX Runtime."""
-    import numpy as np
-    import onnxruntime
+def runtime_encode(
+    runtime: OnnxRuntime | OpenVino, path: Path, encoder: Encoder, batch_size: int = 64
+) -> EncodeByRole:
+    """Return a function that encodes texts like `encoder`, with its backbone in another runtime."""
     import torch
     from transformers.modeling_outputs import BaseModelOutput
 
     from mirror.modeling.encoder import Encoder
 
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [item.name for item in session.get_inputs()]
+    names, run = runtime.load(path)
 
     class Backbone(torch.nn.Module):
         device, config = torch.device("cpu"), encoder.model.config
 
         def forward(self, output_hidden_states=False, **batch):
             batch.setdefault("token_type_ids", torch.zeros_like(batch["input_ids"]))
-            feed = {name: batch[name].numpy().astype(np.int64) for name in names}
-            (hidden,) = session.run(["last_hidden_state"], feed)  # (B, T, D)
+            hidden = run({name: batch[name].numpy().astype(np.int64) for name in names})  # (B, T, D)
             return BaseModelOutput(last_hidden_state=torch.from_numpy(hidden))
 
     same = encoder.max_seq_length, [*encoder.head], encoder.prompt, encoder.truncate_dim, encoder.role_prompts
     copied = Encoder(Backbone(), encoder.tokenizer, encoder.pooling, *same, encoder.include_prompt)
-    # Dynamic quantization has one scale for all activations of a batch. Alone, the vector of a text depends on no other.
-    return partial(copied.encode, batch_size=1)
+    return copied.by_role(lambda each: partial(each.encode, batch_size=batch_size))
 
 
 def export(
-    folder: Path, encoder: Encoder, texts: Sequence[str], int8: bool, tasks: Sequence[PreparedTask] = ()
+    folder: Path,
+    encoder: Encoder,
+    texts: Sequence[str],
+    runtime: OnnxRuntime | OpenVino,
+    int8: bool,
+    tasks: Sequence[PreparedTask] = (),
+    max_loss: float = MAX_LOSS,
 ) -> dict[str, dict]:
-    """Write the ONNX models of a checkpoint and compare them with it. Existing ones are replaced only on success.
+    """Write the models of a runtime and compare them with the checkpoint. Existing ones are replaced only on success.
 
     Args:
-        texts: sample to compare the embeddings on.
-        int8: whether to write a model with 8-bit weights too, and score it and the checkpoint on `tasks`.
+        texts: sample to calibrate 8-bit activations on, and to compare the embeddings on.
+        int8: whether to write a model of 8 bits too, and score it and the checkpoint on `tasks`.
+        max_loss: largest loss of a score by 8 bits, and of the rank correlation of the cosines of all pairs of texts.
 
     Returns:
-        By file name `lowest_cosine`, `mean_cosine` and the number of `texts`. For the 8-bit model also `scores`: by task,
-        the main score of the `checkpoint` and of its `copy`. Other embeddings than the checkpoint's are an InputError.
+        By file name `lowest_cosine`, `mean_cosine` and the number of `texts`. For the 8-bit model also `rank_correlation`
+        and `scores`: by task, the main score of the `checkpoint` and of its `copy`. Other embeddings than the
+        checkpoint's, or a larger loss, are an InputError.
     """
+    from scipy.stats import spearmanr
+
     from mirror.common.vectors import unit_length
 
-    temporary = folder / "_onnx"
+    temporary = folder / f"_{runtime.folder}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     expected, report = unit_length(encoder.encode(texts)), {}
+    full, small = (temporary / file for file in runtime.files)
     try:
-        export_onnx(encoder, temporary / FLOAT)
+        runtime.write(encoder, full)
         if int8:
-            from onnxruntime.quantization import QuantType, quantize_dynamic
-
-            quantize_dynamic(temporary / FLOAT, temporary / INT8, weight_type=QuantType.QInt8)
-        for name in (FLOAT, INT8) if int8 else (FLOAT,):
-            encode = onnx_encode(temporary / name, encoder)
-            cosines = (expected * unit_length(encode(texts))).sum(axis=1)  # (N,)
+            rows = encoder.tokenize(texts)
+            padded = (encoder.tokenizer.pad({"input_ids": [row]}, return_tensors="np") for row in rows)
+            zeros = (dict(each) | {"token_type_ids": np.zeros_like(each["input_ids"])} for each in padded)
+            runtime.quantize(full, small, list(zeros))
+        for path in (full, small) if int8 else (full,):
+            encode = runtime_encode(runtime, path, encoder, runtime.int8_batch_size if path == small else 64)
+            found = unit_length(encode(texts))
+            cosines = (expected * found).sum(axis=1)  # (N,)
             lowest, mean = float(cosines.min()), float(cosines.mean())
-            report[name] = {"lowest_cosine": lowest, "mean_cosine": mean, "texts": len(texts)}
-            if name == FLOAT and not lowest > 0.9999:  # the loss of 8 bits is only reported
-                message = f"the ONNX model computes different embeddings: cosine {lowest:.6f}, expected 1"
+            report[path.name] = {"lowest_cosine": lowest, "mean_cosine": mean, "texts": len(texts)}
+            if path == full and not lowest > 0.9999:
+                message = f"the {runtime.name} model computes different embeddings: cosine {lowest:.6f}, expected 1"
                 raise InputError(f"{folder}: {message}")
         if int8:
-            both = {"checkpoint": encoder.encode, "copy": encode}
+            both = {"checkpoint": encoder.by_role(), "copy": encode}
             scores = {task.name: {key: task.score(each)["main_score"] for key, each in both.items()} for task in tasks}
-            report[INT8]["scores"] = scores
+            pairs = np.triu_indices(len(texts), 1)
+            order = float(spearmanr(*((each @ each.T)[pairs] for each in (expected, found))).statistic)
+            report[small.name] |= {"rank_correlation": order, "scores": scores}
+            refuse_loss(folder, report[small.name], max_loss)
         (temporary / "export.json").write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(folder / "onnx", ignore_errors=True)
-        temporary.rename(folder / "onnx")
+        shutil.rmtree(folder / runtime.folder, ignore_errors=True)
+        temporary.rename(folder / runtime.folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return report
+
+
+def refuse_loss(folder: Path, measured: dict, max_loss: float) -> None:
+    """Raise an InputError if the 8-bit model lost more of a score, or of the order of the cosines, than is allowed."""
+    losses = {f"of {task}": score["checkpoint"] - score["copy"] for task, score in measured["scores"].items()}
+    losses["of the rank correlation of the cosines of the sample"] = 1 - measured["rank_correlation"]
+    what, loss = max(losses.items(), key=lambda item: item[1])
+    if not loss <= max_loss:
+        fix = "leave out --int8, give more of your --texts to calibrate on, or raise --max_loss"
+        raise InputError(f"{folder}: the 8-bit model loses {loss:.4f} {what}, and --max_loss is {max_loss:g}; {fix}")
 
 
 def tasks_to_score(names: Sequence[str] | None, data_dir: str | None) -> list[PreparedTask]:
@@ -156,29 +154,33 @@ def main() -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("folder", metavar="OUT", help="Path to the --output_dir of a finished run.")
-    add("--onnx", action="store_true", required=True, help="Whether to export to ONNX, the only format.")
-    add("--int8", action="store_true", help="Whether to write a model with 8-bit weights too.")
-    sample = f"Path to texts of which the first {SAMPLE} are compared (default: docstrings of the installed packages)."
-    add("--texts", metavar="F", help=sample)
+    add("--onnx", action="store_true", help="Whether to export to ONNX.")
+    add("--openvino", action="store_true", help="Whether to export to OpenVINO.")
+    add("--int8", action="store_true", help="Whether to write models of 8 bits too.")
+    sample = f"Path to texts of which the first {SAMPLE} are compared, and 8-bit activations of OpenVINO calibrated on"
+    add("--texts", metavar="F", help=f"{sample} (default: docstrings of the installed packages).")
     tasks = "Tasks to score the 8-bit model and the checkpoint on (default: stsb_dev, if its data is available)."
     add("--eval_tasks", nargs="+", metavar="T", help=tasks)
     data = "Path to the evaluation data (default: $MIRROR_DATA_DIR, or the folder 'data')."
     add("--data_dir", metavar="D", help=data)
+    loss = "Largest loss of a score by 8 bits, and of the order of the cosines of the texts. A larger one is an error."
+    add("--max_loss", type=float, default=MAX_LOSS, metavar="X", help=loss)
     add_trust(parser)
     args = parser.parse_args()
+    if not (args.onnx or args.openvino):
+        parser.error("give --onnx, --openvino or both")
     if args.eval_tasks and not args.int8:
         parser.error("--eval_tasks scores the 8-bit model; add --int8")
     configure_logging(logging.ERROR)  # the quantizer logs advice to the root logger
-    try:
-        import onnxruntime  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise InputError(f'--onnx needs {error.name}: pip install "mirror-encoders[onnx]"') from error
+    runtimes = [runtime for name, runtime in RUNTIMES.items() if getattr(args, name)]
+    for runtime in runtimes:
+        check_packages(runtime)
     from mirror.common import trust
     from mirror.common.reuse import lock_output_dir
     from mirror.data.corpus import load_training_corpus
     from mirror.data.source import CorpusSource
     from mirror.modeling.encoder import Encoder
+    from mirror.modeling.static import StaticModel
     from mirror.training.card import name_on_unedited_card, write_card
     from mirror.training.record import FILE
 
@@ -188,24 +190,28 @@ def main() -> None:
         raise InputError(f"{folder}: no modules.json; give the --output_dir of a finished run")
     lock_output_dir(folder)  # against another export, and a run that is still going on
     encoder = Encoder.from_pretrained(str(folder), device="cpu")
+    if isinstance(encoder.model, StaticModel):
+        raise InputError(f"{folder} is a static encoder, which has no layers to export; it is a table already")
     if encoder.pooling not in ("cls", "mean", "max"):
-        message = "which runtimes of ONNX models do not support; use cls, mean or max"
+        message = "which runtimes of exported models do not support; use cls, mean or max"
         raise InputError(f"{folder} uses pooling '{encoder.pooling}', {message}")
     tasks = tasks_to_score(args.eval_tasks, args.data_dir) if args.int8 else []
     source = CorpusSource(train_file=(args.texts,) if args.texts else (), max_train_samples=SAMPLE)
     texts = list(load_training_corpus(source).rows["text"])
     is_run = (folder / FILE).exists()
     name = name_on_unedited_card(folder) if is_run else None  # before the export, because a new card describes it
-    report = export(folder, encoder, texts, args.int8, tasks)
+    for runtime in runtimes:
+        report = export(folder, encoder, texts, runtime, args.int8, tasks, args.max_loss)
+        for file, measured in report.items():
+            path = folder / runtime.folder / file
+            size = sum(part.stat().st_size for part in path.parent.glob(f"{path.stem}.*")) / 1e6
+            sys.stdout.write(f"{path}\t{size:.1f} MB\tlowest cosine {measured['lowest_cosine']:.6f}\n")
+            for task, score in measured.get("scores", {}).items():
+                sys.stdout.write(f"{task}\t{score['checkpoint']:.4f} checkpoint\t{score['copy']:.4f} with 8 bits\n")
     if name:
         write_card(folder, name)
     elif is_run:
         sys.stderr.write(f"{folder}/README.md was edited, so it stays as it is; add the export to it by hand\n")
-    for file, measured in report.items():
-        size = (folder / "onnx" / file).stat().st_size / 1e6
-        sys.stdout.write(f"{folder}/onnx/{file}\t{size:.1f} MB\tlowest cosine {measured['lowest_cosine']:.6f}\n")
-        for task, score in measured.get("scores", {}).items():
-            sys.stdout.write(f"{task}\t{score['checkpoint']:.4f} checkpoint\t{score['copy']:.4f} with 8 bits\n")
 
 
 if __name__ == "__main__":

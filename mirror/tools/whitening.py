@@ -53,7 +53,7 @@ def transform_checkpoint(
     from mirror.common.reuse import MANIFEST
     from mirror.evaluation.encoding import fit_components, fit_whitening
     from mirror.modeling.encoder import Encoder
-    from mirror.modeling.save_checkpoint import append_layers, dense, verify_encoder
+    from mirror.modeling.save_checkpoint import EXPORTS, append_layers, dense, verify_encoder
     from mirror.training.card import CARD, FIGURE, SCORES_FILE, write_card
     from mirror.training.record import FILE, LATER, RunRecord
 
@@ -74,7 +74,7 @@ def transform_checkpoint(
 
     target = Path(target)
     temporary = target.with_name(f"_{target.name}.tmp")
-    not_copied = ("checkpoint-*", "onnx", CARD, MANIFEST, SCORES_FILE, FIGURE)
+    not_copied = ("checkpoint-*", *EXPORTS, CARD, MANIFEST, SCORES_FILE, FIGURE)
     shutil.rmtree(temporary, ignore_errors=True)  # a copy that was killed may have left it
     try:
         shutil.copytree(source, temporary, ignore=shutil.ignore_patterns(*not_copied))

@@ -71,10 +71,15 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
         normalized=any(module["type"].endswith(".Normalize") for module in modules),
         texts=f"[{prompt + 'a text'!r}, {prompt + 'another text'!r}]" if prompt else '["a text", "another text"]',
         facts=training_facts(record),
-        corpus=corpus_facts(record) if record.method == "mirror" else {},
+        corpus={} if record.method == "cmlm" else corpus_facts(record),
         cosines=record.cosine_after_reload,
-        onnx=_read_json(folder, "onnx/export.json", optional=True),
+        exports={
+            (runtime, file): measured
+            for place, runtime in {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}.items()
+            for file, measured in _read_json(folder, f"{place}/export.json", optional=True).items()
+        },
         scores=scores,
+        distilled=record.distilled,
     )
     return str(ModelCard(text))  # parses the metadata, because the Hub refuses invalid ones
 
@@ -90,6 +95,9 @@ def training_facts(record: RunRecord) -> dict[str, str]:
             **{f"rows of {kind}": f"{count:,}" for kind, count in record.corpus.items()},
             "optimizer": f"{settings['optimizer']}, learning rate {settings['learning_rate']:g}",
         }
+    elif record.method == "distilled":
+        loss, rate = describe_loss(settings), settings["learning_rate"]
+        rows = {"student": settings["student"], "loss": loss, "optimizer": f"AdamW, learning rate {rate:g} at first"}
     else:
         rows = _mirror_facts(settings)
     epochs = round(metrics.get("epoch", settings["num_train_epochs"]), 2)
@@ -239,7 +247,7 @@ def _metadata(name: str, record: RunRecord, scores: dict) -> str:
         pipeline_tag="sentence-similarity",
         base_model=base["hub_id"],
         datasets=[dataset] if dataset else None,
-        tags=[*tags, "cmlm" if record.method == "cmlm" else "mirror-bert"],
+        tags=[*tags, record.method.replace("mirror", "mirror-bert")],
         model_name=name if results else None,
         eval_results=results or None,
         **base["license"],

@@ -19,7 +19,7 @@ from mirror.common.errors import InputError, one_line, reason
 from mirror.common.files import replace_files
 from mirror.common.reuse import MANIFEST, is_complete, listed_files, write_manifest
 from mirror.evaluation.own_text import describe_scores
-from mirror.modeling.save_checkpoint import verify_encoder
+from mirror.modeling.save_checkpoint import EXPORTS, verify_encoder
 from mirror.training.card import CARD, FIGURE, SCORES_FILE, scores_of_run, write_card, write_scores
 from mirror.training.checkpoints import raise_save_error
 from mirror.training.record import FILE, LOCAL_BASE, keep_folders_private, note_local_base
@@ -99,7 +99,8 @@ def save_weights(trainer: ResumableTrainer, folder: Path) -> None:
 def put_into_place(folder: Path) -> None:
     """Move a whole encoder into the output folder, its manifest last, so that an interrupted move can be repeated."""
     aside = folder / ASIDE
-    shutil.rmtree(folder / "onnx", ignore_errors=True)  # exported from other weights
+    for export in EXPORTS:  # of other weights
+        shutil.rmtree(folder / export, ignore_errors=True)
     # A layer, a setting or a card of an earlier run would be taken for one of this run.
     for earlier in (listed_files(folder) - listed_files(aside)) | {FILE, *CHANGEABLE}:
         if not (folder / earlier).is_dir():

@@ -47,8 +47,11 @@ class PushError(InputError):
     """A failed push, in one line, without a token."""
 
 
-def create_repo(repo_id: str, private: bool | None, token: str | None) -> str:
-    """Create the repository if it does not exist, and return its full id. A failure is a `PushError`."""
+def create_repo(repo_id: str, private: bool | None, token: str | None, **kind: str) -> str:
+    """Create the repository if it does not exist, and return its full id. A failure is a `PushError`.
+
+    `kind`: `repo_type` and `space_sdk` of a Space.
+    """
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
@@ -57,7 +60,7 @@ def create_repo(repo_id: str, private: bool | None, token: str | None) -> str:
     if token is None and get_token() is None:
         raise PushError("no token for the Hub: set HF_TOKEN or run `hf auth login`")
     with _push_errors(token):
-        return HfApi().create_repo(repo_id, token=token, private=private, exist_ok=True).repo_id
+        return HfApi().create_repo(repo_id, token=token, private=private, exist_ok=True, **kind).repo_id
 
 
 def push_folder(
@@ -67,7 +70,8 @@ def push_folder(
 
     `upload` are arguments of `HfApi.upload_folder`. Any failure is a `PushError`.
     """
-    full_id = create_repo(repo_id, private, token)
+    kind = {"repo_type": "space", "space_sdk": "gradio"} if upload.get("repo_type") == "space" else {}
+    full_id = create_repo(repo_id, private, token, **kind)
     upload = {"ignore_patterns": [*NOT_PUSHED, MANIFEST]} | upload
     with _push_errors(token):
         return HfApi().upload_folder(repo_id=full_id, folder_path=folder, token=token, **upload)

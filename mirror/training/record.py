@@ -30,7 +30,7 @@ LOCAL_BASE = "_base_model.txt"  # the underscore keeps it out of pushes
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
 ALWAYS_KEPT = {"learning_rate", "num_train_epochs", "gradient_accumulation_steps", "seed", "weight_decay"}
 ALWAYS_KEPT |= {"per_device_train_batch_size"}
-LATER = ("own_text", "own_text_together", "held_out_views", "kept")  # records of earlier versions lack these fields
+LATER = ("own_text", "own_text_together", "held_out_views", "kept", "distilled")  # not in earlier records
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
@@ -57,7 +57,7 @@ class RunRecord:
     """The content of `train_results.json`.
 
     Args:
-        method: "mirror" or "cmlm".
+        method: "mirror", "cmlm" or "distilled".
         metrics: the metrics that `Trainer.train` returned.
         run: facts that are not settings (`run_facts`).
         corpus: the corpus report. Numbers only, no text.
@@ -66,6 +66,7 @@ class RunRecord:
         own_text, own_text_together: `OwnTextTest.compare` for each test on held-out texts, and `compare_together`.
         held_out_views: alignment and uniformity on the held-out texts, with the same noise in every run.
         kept: `mirror.training.selection.outcome`. None without `--keep`.
+        distilled: measures of teacher and student by name. None: the run was no distillation, or was not compared.
     """
 
     method: str
@@ -80,6 +81,7 @@ class RunRecord:
     own_text_together: dict[str, float] | None = None
     held_out_views: dict[str, float] | None = None
     kept: dict | None = None
+    distilled: dict[str, list[float]] | None = None
 
     def save(self, folder: str | Path) -> None:
         """Write `train_results.json` into `folder`, atomically."""

@@ -10,12 +10,15 @@ import shutil
 import socket
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import numpy as np
 import pytest
+import yaml
 from huggingface_hub import constants
 from huggingface_hub.utils import _http
+from packaging.requirements import Requirement
 from transformers import TrainingArguments
 from transformers.utils import hub as transformers_hub
 
@@ -282,6 +285,44 @@ def test_a_run_of_the_python_api_is_pushed_twice_without_a_namespace(
     assert b'SentenceTransformer("someone/out")' in server.repos["someone/out"]["files"]["README.md"]
     train("--force --push_to_hub --hub_model_id other")
     assert b'SentenceTransformer("someone/other")' in server.repos["someone/other"]["files"]["README.md"]
+
+
+def test_the_demo_is_written_as_a_space(train, server, corpus, tmp_path, monkeypatch, capsys):
+    out, texts = train(), tmp_path / "public.jsonl"
+    texts.write_text("\n".join(json.dumps({"text": f"a MODEL\nand {n} dogs"}) for n in range(3000)))
+    flags = ["--hub_model_id", "me/mine", "--space", "me/demo", "--texts", texts]
+    with pytest.raises(InputError, match="names no base model on the Hub; give the Hub id of one with --before"):
+        push_later(monkeypatch, out, *flags)
+    with pytest.raises(InputError, match="--space and --texts go together"):
+        push_later(monkeypatch, out, "--space", "me/demo")
+    with pytest.raises(InputError, match="absent.txt: no such file"):
+        push_later(monkeypatch, out, "--space", "me/demo", "--texts", "absent.txt", "--before", "me/base")
+    assert server.calls == []
+    capsys.readouterr()
+    push_later(monkeypatch, out, *flags, "--before", "me/base")
+    assert capsys.readouterr().out == f"{server.url}/me/mine\n{server.url}/spaces/me/demo\n"
+    space = server.repos["me/demo"]
+    assert space["sdk"] == "gradio" and space["commits"] == ["Demo"] and not space["private"]
+    assert space["files"].keys() == {"README.md", "app.py", "requirements.txt", "texts.txt"}
+    card = yaml.safe_load(space["files"]["README.md"].decode().split("---")[1])
+    assert card == {"title": "demo", "sdk": "gradio", "app_file": "app.py", "models": ["me/mine", "me/base"]}
+    lines = space["files"]["texts.txt"].decode().splitlines()
+    assert len(lines) == 2000 and lines[7] == "a MODEL and 7 dogs"
+    requirement = Requirement(space["files"]["requirements.txt"].decode().strip())
+    assert requirement.name == "mirror-encoders" and requirement.extras == {"demo"}
+
+    # The app compares these two models on these texts.
+    asked = {}
+    page = SimpleNamespace(launch=lambda **options: asked.update(options))
+    build = lambda before, after, texts: asked.update(before=before, after=after, texts=texts) or page  # noqa: E731
+    monkeypatch.setattr("mirror.tools.demo_app.build_demo", build)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts.txt").write_bytes(space["files"]["texts.txt"])
+    exec(space["files"]["app.py"].decode(), {})
+    assert (asked["before"], asked["after"], asked["texts"]) == ("me/base", "me/mine", lines) and "theme" in asked
+    server.fail = {"commit": 500}
+    with pytest.raises(InputError, match="pushing .* failed: the server answered 500"):
+        push_later(monkeypatch, out, *flags, "--before", "me/base")
 
 
 def test_a_folder_with_the_name_of_a_repository_does_not_shorten_it(tmp_path, monkeypatch):
