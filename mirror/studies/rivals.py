@@ -38,6 +38,12 @@ MASKED = 0.15
 
 
 def main() -> None:
+    args = parse_arguments()
+    configure_logging(logging.INFO)
+    adapt(args)
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("--method", required=True, choices=PUBLISHED, help="Way to adapt.")
@@ -57,9 +63,7 @@ def main() -> None:
     add("--max_seconds", type=positive, metavar="S", help="Stop training after this time. Default: no limit.")
     add("--merge", type=float, default=1.0, metavar="W", help="Share of the new weights; the rest is the base's.")
     add("--seed", type=int, default=33, metavar="S", help="Seed.")
-    args = parser.parse_args()
-    configure_logging(logging.INFO)
-    adapt(args)
+    return parser.parse_args(argv)
 
 
 def adapt(args: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool
 from mirror.modeling.save_checkpoint import verify_encoder
-from mirror.training import config as training_config
+from mirror.training import options
 from tests.architectures import padded, random_rows
 from tests.decoders import CAUSAL, DECODERS, save_embedder, save_raw, tiny_decoder
 from tests.modeling.test_packing import each_way, gradients  # noqa: F401
@@ -277,7 +277,7 @@ def test_a_decoder_without_attention_that_can_be_pooled_is_refused(model_type, t
 
 
 def test_a_large_model_is_trained_by_low_rank_updates(tmp_path, sentences, monkeypatch, caplog):
-    monkeypatch.setattr(training_config, "LORA_ABOVE", 1000)
+    monkeypatch.setattr(options, "LORA_ABOVE", 1000)
     base = save_raw(tmp_path / "base", "qwen3")
     flags = {"max_steps": 1, "span_mask_min_chars": None}
     with caplog.at_level("INFO"):
