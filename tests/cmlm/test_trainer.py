@@ -244,7 +244,8 @@ CACHED = {"mini_batch_size": 3, "gradient_checkpointing": True}
 VARIANTS = {"plain": {}, "cached": CACHED, "stream": {"streaming": True}}
 
 
-@pytest.mark.parametrize("names", [["cached"], pytest.param(["plain", "stream"], marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [["cached"], ["plain", "stream"]])
 def test_two_processes_are_one_with_the_joint_batch(make, bert_folder, sentences, tmp_path, names):
     """The two have different numbers of masked tokens, and their texts are each other's negatives."""
     (tmp_path / "texts.txt").write_text("\n".join(sentences))

@@ -34,7 +34,9 @@ def adapt(monkeypatch, *flags: str) -> None:
     rivals.main()
 
 
-@pytest.mark.parametrize("method", rivals.PUBLISHED)
+@pytest.mark.parametrize(
+    "method", [name if name == "tsdae" else pytest.param(name, marks=pytest.mark.slow) for name in rivals.PUBLISHED]
+)
 def test_each_method_trains_and_leaves_what_a_study_reads(method, encoder, texts, tmp_path, monkeypatch):
     flags = ["--model_name_or_path", encoder, "--train_file", texts, "--output_dir", str(tmp_path)]
     flags += ["--validation_samples", "60", "--per_device_train_batch_size", "25", "--num_train_epochs", "1"]

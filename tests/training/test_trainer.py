@@ -93,6 +93,7 @@ def test_the_gradient_norm_is_read_only_where_it_is_logged(bert_folder, sentence
     assert read == logged == [5, 10, 15, 20]
 
 
+@pytest.mark.slow
 def test_a_batch_that_does_not_fit_is_halved(bert_folder, sentences, tmp_path):
     trainer = make_trainer(bert_folder, sentences, tmp_path, auto_find_batch_size=True, max_steps=3)
     embed, sizes = trainer.embed, []
