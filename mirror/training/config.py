@@ -179,7 +179,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
 
         Args:
             pooling, length: of a base model that is an encoder already. With another pooling it is not one.
-            pairs: whether the second text of a row is its second view. Encoders were measured without.
+            pairs: whether the second text of a row is its second view.
             direction: `causal` or `bidirectional` for a decoder.
             masks: whether its tokenizer has a mask token.
             weights: number of weights of the model, for the default of `lora_rank`.
@@ -188,7 +188,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         """
         of_level = None if direction else options.LEVELS[self.level].get("pooling")
         self.pooling = self.pooling or pooling or of_level or options.default_pooling(model_type, direction)
-        changed = options.encoder_settings(self.level, self.given) if self.pooling == pooling and not pairs else {}
+        changed = options.encoder_settings(self.level, self.given, pairs) if self.pooling == pooling else {}
         if length and self.pooling == pooling and "max_seq_length" not in self.given:
             changed["max_seq_length"] = length
         if not masks and self.masks_spans and not self.given & {*options.TEXT_NOISE}:

@@ -39,6 +39,8 @@ MASKLESS, MASKLESS_PAIRS = {"augmentation": "delete", "augmentation_rate": 0.2},
 # `max_steps` can stand here.
 ADAPTING = {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20}
 ENCODER_SETTINGS = {"word": {}, "phrase": {}, "sentence": ADAPTING, "passage": ADAPTING}
+# The same for rows of two texts, which differ without noise and teach more: chosen on docs_search_dev (docs/documents.md).
+ADAPTING_PAIRS = {"augmentation": "none", "learning_rate": 1e-4}
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
 # Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
 ONE_CHOICE = (TEXT_NOISE, ("num_train_epochs", "max_steps"))
@@ -104,6 +106,7 @@ class MirrorRunOptions:
     learning_rate: float | None = flag(
         None,
         f"Learning rate of AdamW. Default: {LEARNING_RATE:g}, {EMBEDDED_LEARNING_RATE:g} for the embedded model, "
+        f"{ADAPTING_PAIRS['learning_rate']:g} for pairs and a base model that is an encoder, "
         f"{STATIC_LEARNING_RATE:g} for a static encoder, or "
         f"{LORA_LEARNING_RATE:g} where --lora_rank is the default of a large model.",
     )
@@ -187,7 +190,7 @@ class ViewOptions:
         f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
         "single tokens and words. reorder swaps words, delete removes them, crop keeps consecutive ones, repeat duplicates them. "
         "Default: span, or {augmentation} at {augmentation_rate} for sentences, passages and a base model that is an encoder, "
-        "and for one without a mask token.".format(**ENCODER_SETTINGS["sentence"]),
+        "and for one without a mask token. none for pairs and a base model that is an encoder.".format(**ADAPTING),
     )
     augmentation_rate: Annotated[float | None, share("It is a share of the words or tokens")] = flag(
         None,
@@ -338,7 +341,8 @@ def default_pooling(model_type: str, direction: str | None = None) -> str:
     return "cls" if model_type in CLS_FAMILIES else "mean"
 
 
-def encoder_settings(level: str, given: Collection[str]) -> dict[str, object]:
+def encoder_settings(level: str, given: Collection[str], pairs: bool = False) -> dict[str, object]:
     """Return what a base that is an encoder already changes in the preset of the level. Flags that were `given` win."""
     fixed = {*given}.union(*(flags for flags in ONE_CHOICE if {*given} & {*flags}))
-    return {name: value for name, value in ENCODER_SETTINGS[level].items() if name not in fixed}
+    settings = ADAPTING_PAIRS if pairs and ENCODER_SETTINGS[level] else ENCODER_SETTINGS[level]
+    return {name: value for name, value in settings.items() if name not in fixed}

@@ -96,10 +96,15 @@ def test_the_combined_score_falls_where_meaning_is_lost():
     assert combined_score([np.array([1, 1]), np.array([9, 9])]) < combined_score([words, halves])
 
 
-def test_choosing_by_misspellings_warns(bert_folder, tmp_path, caplog):
+def test_names_are_not_tested_and_choosing_by_misspellings_warns(bert_folder, tmp_path, caplog):
     generator = random.Random(0)
     names = sorted({"".join(generator.choices("abcdefgh", k=9)) for _ in range(200)})
-    make_trainer(bert_folder, names, tmp_path, select_by="own_text", validation_samples=60, force=True)
+    flags = {"validation_samples": 60, "force": True, "max_steps": 2}
+    with caplog.at_level("INFO"):
+        trainer = make_trainer(bert_folder, names, tmp_path / "plain", **flags)
+        trainer.train()
+    assert "on your text: names and words are not tested" in caplog.text and trainer.record().own_text is None
+    make_trainer(bert_folder, names, tmp_path / "chosen", select_by="own_text", **flags)
     assert "it selects the best at misspellings" in caplog.text
 
 
