@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate, pairwise
@@ -17,20 +17,19 @@ from mirror.modeling.dropout import dropout_mask
 
 
 Group = tuple[int, int]  # texts, tokens of each
+LONG = 1024  # tokens of a text above which its attention weights are computed again in the backward pass
 
 
 class Scores(NamedTuple):
     """How attention makes scores of queries and keys."""
 
     scaling: float  # factor of the products
-    sliding_window: int | None = (
-        None  # tokens i and j attend to each other if |i - j| is less (ModernBERT's local layers)
-    )
+    # Tokens i and j attend to each other if |i - j| is less (ModernBERT's local layers).
+    sliding_window: int | None = None
     causal: bool = False  # no token attends to one after it
     softcap: float | None = None  # scores are squashed to between plus and minus this number (Gemma 2)
-    bias: Tensor | None = (
-        None  # added to the scores of positions i and j, (H, L, L), L at least the longest text (MPNet)
-    )
+    # Added to the scores of positions i and j, (H, L, L), L at least the longest text (MPNet).
+    bias: Tensor | None = None
 
 
 @torch.compiler.disable  # groups differ in every batch, and each would be compiled
@@ -57,72 +56,127 @@ def visible(length: int, scores: Scores, device: torch.device) -> Tensor | None:
     return seen & (distance.abs() < scores.sliding_window) if is_local else seen
 
 
-def _noise(query: Tensor, scale: Tensor | None, groups: list[Group], dropout: float) -> list[Tensor | None]:
+class LongNoise(NamedTuple):
+    """The noise on the weights of long texts, drawn head by head where it is needed."""
+
+    seed: int
+    dropout: float
+    factors: Tensor | None  # drophead's, (texts * H, 1, 1)
+
+    def of(self, row: int, length: int, dtype: torch.dtype) -> Tensor | None:
+        """Return the factors of the weights of one head of one text, (1, T, T) or (1, 1, 1), the same at each call."""
+        factor = None if self.factors is None else self.factors[row : row + 1]
+        if not self.dropout:
+            return factor
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed + row)
+            mask = dropout_mask(torch.empty(1, length, length, dtype=dtype), self.dropout)
+        return mask if factor is None else mask.mul_(factor)
+
+
+def _noise(
+    query: Tensor, scale: Tensor | None, groups: list[Group], dropout: float
+) -> list[Tensor | LongNoise | None]:
     """Return the factors of each group's attention weights, (texts * H, T, T): dropout mask, drophead factor, or both."""
-    heads = query.shape[1]
-    noise: list[Tensor | None] = [None] * len(groups)
+    heads, dtype = query.shape[1], torch.promote_types(query.dtype, torch.float32)
+    masks: Sequence[Tensor | None] = [None] * len(groups)
+    factors: Sequence[Tensor | None] = [None] * len(groups)
     if dropout:  # one draw for all groups
-        sizes = [heads * texts * length * length for texts, length in groups]
-        like = query.new_empty(sum(sizes), dtype=torch.promote_types(query.dtype, torch.float32))
-        masks = dropout_mask(like, dropout).split(sizes)
-        noise = [mask.view(-1, length, length) for mask, (_, length) in zip(masks, groups, strict=True)]
+        sizes = [heads * texts * length * length * (length <= LONG) for texts, length in groups]
+        masks = dropout_mask(query.new_empty(sum(sizes), dtype=dtype), dropout).split(sizes)
     if scale is not None:
         factors = scale.flatten()[:, None, None].split([heads * texts for texts, _ in groups])
-        noise = [factor if mask is None else mask * factor for mask, factor in zip(noise, factors, strict=True)]
+    noise: list[Tensor | LongNoise | None] = []
+    for (texts, length), mask, factor in zip(groups, masks, factors, strict=True):
+        if length > LONG:
+            noise.append(LongNoise(int(torch.randint(2**62, ())) if dropout else 0, dropout, factor))
+        elif mask is None:
+            noise.append(factor)
+        else:
+            mask = mask.view(heads * texts, length, length)
+            noise.append(mask if factor is None else mask * factor)
     return noise
+
+
+def _weights(q: Tensor, k: Tensor, bias: Tensor | None, how: Scores) -> tuple[Tensor, Tensor | None]:
+    """Return the attention weights of queries and keys, (N, T, d) each, as (N, T, T), and the capped scores over the cap."""
+    scores, capped, length = torch.bmm(q, k.transpose(1, 2)).mul_(how.scaling), None, q.shape[1]
+    if how.softcap:
+        capped = scores.div_(how.softcap).tanh_()
+        scores = capped * how.softcap
+    if bias is not None:
+        scores.unflatten(0, (-1, len(bias))).add_(bias[:, :length, :length])
+    if (seen := visible(length, how, scores.device)) is not None:
+        scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)
+    return scores.softmax(dim=-1), capped
+
+
+def _parts(group: Group, heads: int) -> Iterator[tuple[slice, slice]]:
+    """Yield the rows of (texts * H) that are computed at once, and their heads: all, or one by one in long texts."""
+    texts, length = group
+    if length <= LONG:
+        yield slice(None), slice(None)
+    else:
+        for row in range(texts * heads):
+            yield slice(row, row + 1), slice(row % heads, row % heads + 1)
 
 
 class _AttentionByLength(torch.autograd.Function):
     # Written by hand, because autograd would visit a dozen small nodes for each of some 30 lengths per layer, which made a whole
     # training step a tenth slower. Products are in float32 or higher: a batch has some 150 shapes, almost all of them new, and for
-    # bfloat16 oneDNN compiles and keeps a kernel per shape, which took more time than the products, and a megabyte each.
+    # bfloat16 oneDNN compiles and keeps a kernel per shape, which took more time than the products, and a megabyte each. The
+    # weights of long texts are computed again in the backward pass, so that memory grows with the tokens and not their square.
     @staticmethod
     @torch.autocast("cpu", enabled=False)
     def forward(ctx, query, key, value, bias, noise, groups, how):
-        output, saved = query.new_zeros(query.shape), []
+        output, saved, heads = query.new_zeros(query.shape), [], query.shape[1]
         ends = accumulate((texts * length for texts, length in groups), initial=0)
         places = [slice(start, end) for start, end in pairwise(ends)]
         for group, place, mask in zip(groups, places, noise, strict=True):
             q, k, v = (_take(x, place, group) for x in (query, key, value))  # (texts * H, T, d) each
-            scores, capped = torch.bmm(q, k.transpose(1, 2)).mul_(how.scaling), None
-            if how.softcap:
-                capped = scores.div_(how.softcap).tanh_()
-                scores = capped * how.softcap
-            if bias is not None:
-                scores.unflatten(0, (group[0], -1)).add_(bias[:, : group[1], : group[1]])
-            if (seen := visible(group[1], how, scores.device)) is not None:
-                scores.masked_fill_(~seen, torch.finfo(scores.dtype).min)
-            weights = scores.softmax(dim=-1)
-            _put(output, place, group, torch.bmm(weights if mask is None else weights * mask, v))
-            saved += [q, k, v, weights, mask, capped]
-        ctx.save_for_backward(*saved)
-        ctx.bias = None if bias is None else bias.shape
-        ctx.groups, ctx.places, ctx.scaling = groups, places, how.scaling
+            results, is_long = [], isinstance(mask, LongNoise)
+            for rows, of_heads in _parts(group, heads):
+                weights, capped = _weights(q[rows], k[rows], None if bias is None else bias[of_heads], how)
+                drawn = mask.of(rows.start, group[1], q.dtype) if is_long else mask
+                results.append(torch.bmm(weights if drawn is None else weights * drawn, v[rows]))
+            _put(output, place, group, torch.cat(results) if is_long else results[0])
+            saved += [q, k, v, *([None] * 3 if is_long else [weights, mask, capped])]
+        ctx.save_for_backward(bias, *saved)
+        ctx.groups, ctx.places, ctx.how = groups, places, how
+        ctx.noise = [mask if isinstance(mask, LongNoise) else None for mask in noise]
         return output
 
     @staticmethod
     @once_differentiable
     @torch.autocast("cpu", enabled=False)
     def backward(ctx, gradient):
-        of_inputs = [torch.zeros_like(gradient) for _ in range(3)]
+        of_inputs, heads = [torch.zeros_like(gradient) for _ in range(3)], gradient.shape[1]
         wide = torch.promote_types(gradient.dtype, torch.float32)
-        of_bias = None if ctx.bias is None else gradient.new_zeros(ctx.bias, dtype=wide)
-        saved = zip(*[iter(ctx.saved_tensors)] * 6, strict=True)  # six per group, as saved
-        for group, place, (q, k, v, weights, mask, capped) in zip(ctx.groups, ctx.places, saved, strict=True):
+        bias, *saved = ctx.saved_tensors
+        of_bias = None if bias is None else gradient.new_zeros(bias.shape, dtype=wide)
+        per_group = zip(ctx.groups, ctx.places, ctx.noise, zip(*[iter(saved)] * 6, strict=True), strict=True)
+        for group, place, long_noise, (q, k, v, weights, mask, capped) in per_group:
             of_output = _take(gradient, place, group)
-            of_weights = torch.bmm(of_output, v.transpose(1, 2))
-            noisy = weights
-            if mask is not None:
-                noisy, of_weights = weights * mask, of_weights.mul_(mask)
-            of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
-            if of_bias is not None:
-                of_bias[:, : group[1], : group[1]] += of_scores.unflatten(0, (group[0], -1)).sum(0)
-            if capped is not None:
-                of_scores.mul_(1 - capped.square())
-            of_scores.mul_(ctx.scaling)
-            _put(of_inputs[0], place, group, torch.bmm(of_scores, k))
-            _put(of_inputs[1], place, group, torch.bmm(of_scores.transpose(1, 2), q))
-            _put(of_inputs[2], place, group, torch.bmm(noisy.transpose(1, 2), of_output))
+            results = []
+            for rows, of_heads in _parts(group, heads):
+                if long_noise:
+                    weights, capped = _weights(q[rows], k[rows], None if bias is None else bias[of_heads], ctx.how)
+                    mask = long_noise.of(rows.start, group[1], q.dtype)
+                of_weights = torch.bmm(of_output[rows], v[rows].transpose(1, 2))
+                noisy = weights
+                if mask is not None:
+                    noisy, of_weights = weights * mask, of_weights.mul_(mask)
+                of_scores = torch.ops.aten._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+                if of_bias is not None:
+                    part = of_bias[of_heads, : group[1], : group[1]]
+                    part += of_scores.unflatten(0, (-1, len(part))).sum(0)
+                if capped is not None:
+                    of_scores.mul_(1 - capped.square())
+                of_scores.mul_(ctx.how.scaling)
+                of_q, of_k = torch.bmm(of_scores, k[rows]), torch.bmm(of_scores.transpose(1, 2), q[rows])
+                results.append((of_q, of_k, torch.bmm(noisy.transpose(1, 2), of_output[rows])))
+            for of_input, parts in zip(of_inputs, zip(*results, strict=True), strict=True):
+                _put(of_input, place, group, torch.cat(parts) if long_noise else parts[0])
         return *of_inputs, of_bias, None, None, None
 
 

@@ -15,6 +15,7 @@ from transformers import AutoModel
 from transformers import modeling_flash_attention_utils as flash
 
 import mirror.modeling.attention
+import mirror.modeling.cpu_kernels
 import mirror.modeling.packing
 from mirror.common.errors import InputError
 from mirror.data.batches import pack
@@ -142,12 +143,14 @@ def test_all_ways_of_packed_attention_agree(drophead, scaling, causal, softcap, 
     torch.testing.assert_close(by_length, attend_flash(*inputs, scale, layout, 0.0, scores))
 
 
+@pytest.mark.parametrize("long", [mirror.modeling.cpu_kernels.LONG, 2])
 @pytest.mark.parametrize(
     ("sliding_window", "drophead", "softcap"),
     [(None, False, None), (2, True, None), (2, False, 0.8), (None, True, 0.8)],
 )
-def test_the_gradient_of_attention_by_length(drophead, softcap, sliding_window):
+def test_the_gradient_of_attention_by_length(drophead, softcap, sliding_window, long, monkeypatch):
     """Compare with finite differences in float64."""
+    monkeypatch.setattr(mirror.modeling.cpu_kernels, "LONG", long)
     groups = [(2, 1), (2, 3), (1, 4)]
     inputs = torch.randn(3, 14, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))  # 2 of filler
     scale = torch.tensor([[2.0, 0.0], [1.0, 1.0]]).repeat(3, 1)[:5].double() if drophead else None
@@ -164,7 +167,11 @@ def test_the_gradient_of_attention_by_length(drophead, softcap, sliding_window):
     gradients = torch.autograd.grad(output.square().sum(), (query, key, value))
     assert min(gradient[:12].abs().max() for gradient in gradients) > 1e-2
     assert not any(x[12:].any() for x in (output, *gradients))
-    assert not torch.equal(output, attend(query, key, value, dropout=0.0))
+    plain = attend(query, key, value, dropout=0.0)
+    assert not torch.equal(output, plain)
+    monkeypatch.setattr(mirror.modeling.cpu_kernels, "LONG", 9)
+    torch.testing.assert_close(attend(query, key, value, dropout=0.0), plain)
+    monkeypatch.setattr(mirror.modeling.cpu_kernels, "LONG", long)
     assert torch.autograd.gradcheck(attend, (query, key, value, bias))
 
 
