@@ -139,6 +139,25 @@ Their prompts are kept: `Encoder.encode_query` and `encode_document` give the ve
 query document` puts a prompt before each side of a pair in training. Prompts that the checkpoint leaves out of its pooling
 (`include_prompt: false`) are left out in training too.
 
+**A transcript**, of tiny checkpoints with random weights and the modules and prompts of the real ones (`save_embedder` in `tests/decoders.py`), trained on a
+table of 700 questions and answers. Lines of the log, wrapped; the others are left out:
+
+    $ python run_mirror.py --model_name_or_path tiny-qwen3-embedding --train_file pairs.tsv --pair_columns question answer \\
+        --pair_prompts query document --per_device_train_batch_size 20 --output_dir out/qwen3
+    base: model is an encoder already (last pooling, normalize); settings for adapting: --augmentation none --learning_rate 0.0001
+      --max_seq_length 64; the others of the paper for sentences, except: at most a tenth held out, no repeated texts (--keep_duplicates)
+    packing: on, no padding
+    Saved to out/qwen3 (last pooling), embeddings verified with transformers AutoModel and pool() and sentence-transformers
+
+    $ python run_mirror.py --model_name_or_path tiny-embeddinggemma --train_file pairs.tsv --pair_columns question answer \\
+        --pair_prompts query document --per_device_train_batch_size 20 --output_dir out/gemma
+    base: model is an encoder already (mean pooling, dense, dense, normalize); settings for adapting: --augmentation none
+      --learning_rate 0.0001 --max_seq_length 64; the others of the paper for sentences, except: a mean without padding, ...
+    packing: on, no padding
+    Saved to out/gemma (mean pooling), embeddings verified with transformers AutoModel and pool() and sentence-transformers
+
+Afterwards `encode_query` and `encode_document` of both folders differ from sentence-transformers' by 0.
+
 **A language model becomes an encoder.** Give a raw decoder such as Qwen/Qwen3-0.6B as the base model. Its texts are pooled by their last
 token, and the noise is deleted words, because it has no mask token. `--attention_direction bidirectional` lets every token see the
 whole text, as in LLM2Vec, and pools by the mean. A model of more than a billion weights is trained by low-rank updates (`--lora_rank`). For
