@@ -13,7 +13,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from data_scripts import disease_names, frequent_words, package_catalog, random_strings, sample_sentences, umls_names
+from data_scripts import (
+    disease_names,
+    faq_queries,
+    frequent_words,
+    package_catalog,
+    random_strings,
+    sample_sentences,
+    umls_names,
+)
 from mirror.common.errors import InputError
 from mirror.evaluation.run import make_plan
 
@@ -173,3 +181,21 @@ def test_a_catalog_with_queries_of_package_descriptions(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", [*sys.argv[:-4], "--products", "7"])
     with pytest.raises(InputError, match="6 programs, 7 are asked for"):
         package_catalog.main()
+
+
+def test_questions_of_an_faq_are_queries(tmp_path, monkeypatch):
+    (tmp_path / "faq.md").write_text(
+        "# FAQ\n\nAbout it.\n\n## What is it?\n\nA tool.\n\n## Why?\n\nFor work.\n\n## End\n\nBye.\n"
+    )
+    (tmp_path / "guide.md").write_text("# Guide\n\nRead this first.\n")
+    flags = ["--faq", tmp_path / "faq.md", "--documents", tmp_path / "guide.md", "--output_dir", tmp_path / "out"]
+    monkeypatch.setattr(sys, "argv", ["faq_queries.py", *map(str, flags)])
+    faq_queries.main()
+    rows = [json.loads(line) for line in (tmp_path / "out" / "corpus.jsonl").read_text().splitlines()]
+    text_of = {row["_id"]: row["text"] for row in rows}
+    assert [*text_of.values()] == ["About it.", "A tool.", "For work.", "Bye.", "Read this first."]
+    judged = [line.split("\t") for line in (tmp_path / "out" / "qrels" / "test.tsv").read_text().splitlines()[1:]]
+    assert [text_of[answer] for _, answer, _ in judged] == ["A tool.", "For work."]
+    monkeypatch.setattr(sys, "argv", ["faq_queries.py", "--faq", str(tmp_path / "guide.md"), "--output_dir", "none"])
+    with pytest.raises(InputError, match="no heading ends with a question mark"):
+        faq_queries.main()

@@ -121,7 +121,7 @@ def make_tests(
     headings = [pair for pair in zip(texts, seconds, strict=True) if pair[1]]
     tests: list[OwnTextTest] = []
     try:
-        tests = [OwnTextTest.of("headings", headings, document_of)]
+        tests = [OwnTextTest.of("headings", headings, document_of)] if headings else []
         tests += _single_text_tests(list(document_of), document_of)
     except InputError as error:
         logger.info("on your text: %s", error)

@@ -39,8 +39,8 @@ MASKLESS, MASKLESS_PAIRS = {"augmentation": "delete", "augmentation_rate": 0.2},
 # `max_steps` can stand here.
 ADAPTING = {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20}
 ENCODER_SETTINGS = {"word": {}, "phrase": {}, "sentence": ADAPTING, "passage": ADAPTING}
-# The same for rows of two texts, which differ without noise and teach more: chosen on docs_search_dev (docs/documents.md).
-ADAPTING_PAIRS = {"augmentation": "none", "learning_rate": 1e-4}
+# The same for rows of two texts, which differ without noise (docs/documents.md).
+ADAPTING_PAIRS = {"augmentation": "none"}
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
 # Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
 ONE_CHOICE = (TEXT_NOISE, ("num_train_epochs", "max_steps"))
@@ -106,7 +106,6 @@ class MirrorRunOptions:
     learning_rate: float | None = flag(
         None,
         f"Learning rate of AdamW. Default: {LEARNING_RATE:g}, {EMBEDDED_LEARNING_RATE:g} for the embedded model, "
-        f"{ADAPTING_PAIRS['learning_rate']:g} for pairs and a base model that is an encoder, "
         f"{STATIC_LEARNING_RATE:g} for a static encoder, or "
         f"{LORA_LEARNING_RATE:g} where --lora_rank is the default of a large model.",
     )
