@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 
 VOCABULARY = 60
@@ -55,6 +56,16 @@ def tiny(name: str) -> PreTrainedModel:
     """Return a model with the same weights at every call, in training mode."""
     torch.manual_seed(0)
     return AutoModel.from_config(CONFIGS[name]()).train()
+
+
+def save_tiny(name: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> str:
+    """Save an encoder of the family `name` that fits a tokenizer, with the same weights at every call."""
+    config = CONFIGS[name]()
+    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
+    torch.manual_seed(0)
+    AutoModel.from_config(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
 
 
 def random_rows(count: int, shortest: int, longest: int, seed: int = 0) -> list[list[int]]:

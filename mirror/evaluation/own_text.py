@@ -176,6 +176,21 @@ def combined_score(ranks: Sequence[np.ndarray]) -> float:
     return float(gmean([(1 / each).mean() for each in ranks]))
 
 
+def compare_all(
+    tests: Sequence[OwnTextTest], before: Sequence[np.ndarray], after: Sequence[np.ndarray]
+) -> dict[str, list | dict | None]:
+    """Return the fields of a run's record: `own_text`, each test compared, and `own_text_together`. None where there is none.
+
+    `before` and `after` are the ranks of the base model and of the trained encoder, (N,) for each test. Held-out headings have
+    BM25 beside.
+    """
+    scores = [test.compare(*ranks) for test, *ranks in zip(tests, before, after, strict=True)]
+    if tests and tests[0].kind == "headings":
+        scores[0] |= tests[0].bm25()
+    together = compare_together(before, after, tests) if len(scores) > 1 else None
+    return {"own_text": scores or None, "own_text_together": together}
+
+
 def compare_together(
     before: Sequence[np.ndarray], after: Sequence[np.ndarray], tests: Sequence[OwnTextTest] = ()
 ) -> dict[str, float]:

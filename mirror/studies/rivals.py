@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import random
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -76,14 +75,15 @@ def adapt(args: argparse.Namespace) -> None:
     from mirror.data.cleaning import hold_out
     from mirror.data.corpus import load_corpus
     from mirror.data.source import CorpusSource
-    from mirror.evaluation.own_text import compare_together, make_tests
+    from mirror.evaluation.own_text import compare_all, make_tests
     from mirror.modeling.encoder import Encoder
     from mirror.training.record import RunRecord, run_facts
 
     source = CorpusSource(train_file=args.train_file, max_train_samples=args.max_train_samples)
     corpus, held_out = hold_out(load_corpus(source), args.validation_samples)
     tests = [test for test in make_tests(held_out["text"][:]) if test.kind != "spellings"] if held_out else []
-    before = [test.ranks(Encoder.from_pretrained(args.model_name_or_path).encode) for test in tests]
+    encode = Encoder.from_pretrained(args.model_name_or_path).encode
+    before = [test.ranks(encode) for test in tests]
     set_seed(args.seed)
     model = SentenceTransformer(args.model_name_or_path)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
@@ -95,22 +95,21 @@ def adapt(args: argparse.Namespace) -> None:
         if value.is_floating_point():
             value.copy_(torch.lerp(weights[name], value, args.merge))
     model.save_pretrained(args.output_dir)
-    after = [test.ranks(Encoder.from_pretrained(args.output_dir).encode) for test in tests]
-    scores = [test.compare(*ranks) for test, *ranks in zip(tests, before, after, strict=True)]
-    together = compare_together(before, after, tests) if len(tests) > 1 else None
+    encode = Encoder.from_pretrained(args.output_dir).encode
+    compared = compare_all(tests, before, [test.ranks(encode) for test in tests])
     RunRecord(
         method=args.method,
         metrics={"train_runtime": seconds},
         run=run_facts(arguments, args.model_name_or_path, None),
         corpus={"rows": len(corpus.rows)},
         settings=vars(args),
-        own_text=scores or None,
-        own_text_together=together,
+        **compared,
     ).save(args.output_dir)
 
 
 def _contrastive(model: SentenceTransformer, texts: Sequence[str], args: argparse.Namespace):
     """Train with a loss of sentence-transformers. Return the training arguments."""
+    import numpy as np
     from datasets import Dataset
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
     from sentence_transformers.sentence_transformer import losses
@@ -119,10 +118,12 @@ def _contrastive(model: SentenceTransformer, texts: Sequence[str], args: argpars
         SentenceTransformerTrainingArguments,
     )
 
+    from mirror.data.augmentation import delete
+
     columns = {"anchor": texts, "positive": texts}
     if args.method == "tsdae":
-        noise = random.Random(args.seed)
-        columns["anchor"] = [_delete_words(text, noise) for text in texts]
+        rng = np.random.default_rng(args.seed)
+        columns["anchor"] = [delete(text, DELETED, rng)[0] for text in texts]
         loss = losses.DenoisingAutoEncoderLoss(model, tie_encoder_decoder=True)
     elif args.method == "ct":
         loss = losses.ContrastiveTensionLossInBatchNegatives(model)
@@ -134,12 +135,6 @@ def _contrastive(model: SentenceTransformer, texts: Sequence[str], args: argpars
     rows = Dataset.from_dict(columns)
     SentenceTransformerTrainer(model, arguments, rows, loss=loss, callbacks=_stop_after(args.max_seconds)).train()
     return arguments
-
-
-def _delete_words(text: str, noise: random.Random) -> str:
-    """Return the text without about `DELETED` of its words, at least one of which stays."""
-    kept = text.split()
-    return " ".join(word for word in kept if noise.random() > DELETED) or noise.choice(kept)
 
 
 def _masked_lm(model: SentenceTransformer, texts: Sequence[str], args: argparse.Namespace):

@@ -25,7 +25,7 @@ from mirror.data.corpus import load_texts
 from mirror.data.source import CorpusSource
 from mirror.data.views import TwoViewDataset, ViewSettings
 from mirror.evaluation.catalogue import is_own
-from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_tests
+from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_all, make_tests
 from mirror.evaluation.run import make_plan
 from mirror.evaluation.tables import is_task
 from mirror.modeling.encoder import Encode, Encoder
@@ -138,12 +138,7 @@ class HeldOutScores:
 
     def compare(self, before: Sequence[np.ndarray], encoder: Encoder) -> dict:
         """Return what the record says of the held-out texts, from the ranks of the base model and the trained encoder."""
-        after = self.ranks(encoder)
-        scores = [test.compare(*ranks) for test, *ranks in zip(self.tests, before, after, strict=True)]
-        if self.tests and self.tests[0].kind == "headings":
-            scores[0] |= self.tests[0].bm25()
-        together = compare_together(before, after, self.tests) if len(scores) > 1 else None
-        return {"own_text": scores or None, "own_text_together": together, "held_out_views": self.views(encoder)}
+        return compare_all(self.tests, before, self.ranks(encoder)) | {"held_out_views": self.views(encoder)}
 
 
 class CosinesOfBase:

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from datasets import Dataset
-from transformers import AutoModel, GPT2Config, GPT2Model, PreTrainedTokenizerBase
+from transformers import AutoModel, GPT2Config, GPT2Model
 
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
-from tests.architectures import CONFIGS
-
-
-def save_tiny(name: str, tokenizer: PreTrainedTokenizerBase, folder: Path) -> str:
-    """A saved encoder of the family `name` that fits the tests' tokenizer."""
-    config = CONFIGS[name]()
-    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-    torch.manual_seed(0)
-    AutoModel.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+from tests.architectures import CONFIGS, save_tiny
 
 
 TEXTS = ["the cat sees the small dog", "rain", "a doctor writes a letter in the morning", "rain"]

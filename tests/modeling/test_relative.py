@@ -7,12 +7,12 @@ import json
 
 import pytest
 import torch
-from transformers import AutoModel, BertTokenizerFast
+from transformers import BertTokenizerFast
 
 from mirror.modeling.packing import configure_noise_and_packing, first_position, pack, packed_forward
 from mirror.modeling.pooling import pool
 from mirror.modeling.save_checkpoint import verify_encoder
-from tests.architectures import CONFIGS, padded, random_rows, tiny
+from tests.architectures import padded, random_rows, save_tiny, tiny
 from tests.tiny_trainer import make_trainer
 
 
@@ -24,12 +24,7 @@ def save_base(folder, name: str, tokenizer) -> str:
     pieces = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().get)
     pieces[:2] = pieces[1::-1]  # MPNet takes 1 for its padding, whatever the configuration says
     tokenizer = BertTokenizerFast(vocab={piece: index for index, piece in enumerate(pieces)}, model_max_length=40)
-    config = CONFIGS[name]()
-    config.vocab_size, config.pad_token_id = len(tokenizer), tokenizer.pad_token_id
-    torch.manual_seed(0)
-    AutoModel.from_config(config).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return save_tiny(name, tokenizer, folder)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
