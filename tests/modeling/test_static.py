@@ -29,7 +29,9 @@ def table(tokenizer: BertTokenizerFast) -> np.ndarray:
 
 
 def save_static_embedding(folder, tokenizer, *after, prompts=None) -> str:
-    embedding = StaticEmbedding(tokenizer, embedding_weights=table(tokenizer))
+    # A copy: a test that truncates leaves that on the tokenizer of the session, which would be saved here.
+    copied = BertTokenizerFast(vocab=tokenizer.get_vocab())
+    embedding = StaticEmbedding(copied, embedding_weights=table(tokenizer))
     model = SentenceTransformer(modules=[embedding, *after], device="cpu", prompts=prompts)
     model.save(str(folder))
     return str(folder)
