@@ -31,7 +31,7 @@ def main() -> None:
     own, extra = split_at_dashes(sys.argv[1:])
     args = parse_arguments(own)
     if args.cell:
-        from mirror.studies.cell import run_cell
+        from studies.cell import run_cell
 
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the study too, which ends this process
         run_cell(Path(args.cell))
@@ -39,7 +39,7 @@ def main() -> None:
     configure_logging()
 
     # Imported here so that --help and errors in the flags are immediate.
-    from mirror.studies.study import SEEDS, STUDIES, find_study
+    from studies.study import SEEDS, STUDIES, find_study
 
     if args.list:
         sys.stdout.write("".join(f"  {name:<15} {study.title}\n" for name, study in STUDIES.items()))
@@ -48,13 +48,13 @@ def main() -> None:
 
     from mirror.common.reuse import lock_output_dir
     from mirror.evaluation.catalogue import default_data_dir
-    from mirror.studies.cell import remove_stages
-    from mirror.studies.figures import draw
-    from mirror.studies.jobs import make_jobs
-    from mirror.studies.pages import format_report
-    from mirror.studies.runner import StudyRun
-    from mirror.studies.setup import Setup, paper_models
     from mirror.training.run_setup import make_writable
+    from studies.cell import remove_stages
+    from studies.figures import draw
+    from studies.jobs import make_jobs
+    from studies.pages import format_report
+    from studies.runner import StudyRun
+    from studies.setup import Setup, paper_models
 
     # ---- Cells -----------------------------------------------------------------------------------------------------
     data_dir = Path(args.data_dir) if args.data_dir else default_data_dir()

@@ -10,9 +10,10 @@ import pytest
 
 PACKAGE = Path(__file__).resolve().parents[1] / "mirror"
 # A room imports rooms of lower floors only. Two rooms of one floor do not know each other.
-FLOORS = [{"assets"}, {"common"}, {"data"}, {"modeling"}, {"evaluation"}, {"training"}, {"cmlm"}, {"studies", "tools"}]
+FLOORS = [{"assets"}, {"common"}, {"data"}, {"modeling"}, {"evaluation"}, {"training"}, {"cmlm"}, {"tools"}]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 FILES = sorted(path for room in FLOOR_OF for path in (PACKAGE / room).rglob("*.py"))
+STUDIES = sorted((PACKAGE.parent / "studies").glob("*.py"))
 ENTRY_POINTS = PACKAGE / "tools" / "entry_points.py"
 
 
@@ -33,7 +34,12 @@ def test_a_room_imports_lower_floors_only_and_no_script(path):
     names = imports(path)
     rooms = {name.split(".")[1] for name in names if name.startswith("mirror.")} - {room}
     assert all(FLOOR_OF[other] < FLOOR_OF[room] for other in rooms), rooms
-    assert path == ENTRY_POINTS or not any(name.startswith("run_") for name in names)
+    assert path == ENTRY_POINTS or not any(name.startswith(("run_", "studies")) for name in names)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.name)
+def test_the_studies_do_without_the_tools(path):
+    assert not any(name.startswith(("mirror.tools", "run_")) for name in imports(path))
 
 
 def modules_of(path: Path) -> set[Path]:

@@ -26,7 +26,7 @@ from mirror.common import flags
 from mirror.common.errors import InputError
 from mirror.data.source import CorpusSource
 from mirror.evaluation.catalogue import all_tasks, resolve
-from mirror.studies.study import find_study
+from studies.study import find_study
 from tests.documents import PAGES, RECIPES, ROOT, SCRIPTS, Block, Command, all_commands, blocks, text_of
 
 

@@ -10,8 +10,8 @@ import yaml
 
 from mirror.common.config_parser import load_recipe
 from mirror.common.errors import InputError
-from mirror.studies.setup import recipes
 from mirror.training.arguments import parse_arguments
+from studies.setup import recipes
 
 
 FOLDER = Path(__file__).resolve().parents[1] / "recipes"

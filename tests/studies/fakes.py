@@ -10,8 +10,8 @@ from unittest import mock
 
 import run_study
 from mirror.common.errors import run_main
-from mirror.studies.cell import LOG, run_cell
-from mirror.studies.study import RATE, Cell, Claim, Column, Study
+from studies.cell import LOG, run_cell
+from studies.study import RATE, Cell, Claim, Column, Study
 from tests.evaluation.folder import write_tsv
 
 
@@ -86,14 +86,14 @@ def write_inputs(folder: Path, sentences: list[str], before: str = "") -> None:
 
 
 def start_here(job_file: Path, environment: dict[str, str]) -> SimpleNamespace:
-    """Run a cell in this process instead of a new one, which imports for a second (`mirror.studies.runner.start_cell`)."""
+    """Run a cell in this process instead of a new one, which imports for a second (`studies.runner.start_cell`)."""
     status = 0
     to_log = contextlib.ExitStack()
     log = to_log.enter_context((job_file.parent / LOG).open("w"))
     for context in (contextlib.redirect_stdout(log), contextlib.redirect_stderr(log)):
         to_log.enter_context(context)
-    to_log.enter_context(mock.patch("mirror.studies.cell.lock_output_dir"))  # this process does not end with the cell
-    to_log.enter_context(mock.patch("mirror.studies.cell.gc.collect"))  # slow, and no fake has a Trainer
+    to_log.enter_context(mock.patch("studies.cell.lock_output_dir"))  # this process does not end with the cell
+    to_log.enter_context(mock.patch("studies.cell.gc.collect"))  # slow, and no fake has a Trainer
     with to_log:
         try:
             run_main(lambda: run_cell(job_file))

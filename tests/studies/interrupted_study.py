@@ -7,8 +7,8 @@ from pathlib import Path
 
 import run_study
 from mirror.common.errors import run_main
-from mirror.studies import setup
-from mirror.studies.study import STUDIES
+from studies import setup
+from studies.study import STUDIES
 from tests.studies.fakes import STUDY, write_inputs
 
 

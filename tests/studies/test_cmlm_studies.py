@@ -10,11 +10,11 @@ import pytest
 
 from mirror.common.errors import InputError, run_main
 from mirror.evaluation import plots
-from mirror.studies import cell, jobs, runner, setup
-from mirror.studies.jobs import as_arguments, make_jobs
-from mirror.studies.setup import Setup
-from mirror.studies.study import STUDIES, Cell, Study
 from run_cmlm import parse_cmlm_arguments
+from studies import cell, jobs, runner, setup
+from studies.jobs import as_arguments, make_jobs
+from studies.setup import Setup
+from studies.study import STUDIES, Cell, Study
 from tests.evaluation.folder import write_tsv
 from tests.studies.fakes import RG65, calls, run, start_here, value, write_inputs
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from mirror.evaluation.published import MIRROR_BERT
-from mirror.studies.conclusions import (
+from studies.conclusions import (
     difference,
     format_differences,
     judge,
@@ -16,8 +16,8 @@ from mirror.studies.conclusions import (
     printed_difference,
     verdict,
 )
-from mirror.studies.scores import Base, Score
-from mirror.studies.study import AVERAGE, PATHS, STUDIES, Cell, Claim, Column, Study, _printed_by_mirror_bert
+from studies.scores import Base, Score
+from studies.study import AVERAGE, PATHS, STUDIES, Cell, Claim, Column, Study, _printed_by_mirror_bert
 
 
 STUDY = Study(

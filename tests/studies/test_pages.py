@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from mirror.common.errors import InputError
-from mirror.studies import pages
-from mirror.studies.figures import draw
-from mirror.studies.scores import Base
-from mirror.studies.study import STUDIES, Cell, Claim, Study
+from studies import pages
+from studies.figures import draw
+from studies.scores import Base
+from studies.study import STUDIES, Cell, Claim, Study
 from tests.studies.fakes import RG65
 
 

@@ -9,9 +9,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from mirror.common.errors import InputError
-from mirror.studies import rivals
-from mirror.studies.cell import own_text_of
 from mirror.training.record import RunRecord
+from studies import rivals
+from studies.cell import own_text_of
 
 
 @pytest.fixture(scope="module")

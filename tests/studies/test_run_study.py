@@ -18,9 +18,9 @@ import run_eval
 import run_study
 from mirror.common.errors import InputError, run_main
 from mirror.evaluation import plots
-from mirror.studies import jobs, runner, setup
-from mirror.studies.study import STUDIES, Cell, Study
 from mirror.training.arguments import parse_arguments
+from studies import jobs, runner, setup
+from studies.study import STUDIES, Cell, Study
 from tests.evaluation.folder import write_tsv
 from tests.studies.fakes import FAKE_MIRROR, RG65, STUDY, calls, run, start_here, value, write_inputs
 

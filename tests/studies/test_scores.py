@@ -9,8 +9,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from mirror.common.errors import InputError
-from mirror.studies.cell import agreement, own_text_of
-from mirror.studies.scores import (
+from mirror.training.record import RunRecord
+from studies.cell import agreement, own_text_of
+from studies.scores import (
     collect,
     correlations,
     format_csv,
@@ -19,8 +20,7 @@ from mirror.studies.scores import (
     published_beside,
     published_scores,
 )
-from mirror.studies.study import STUDIES, Cell, Column, Study
-from mirror.training.record import RunRecord
+from studies.study import STUDIES, Cell, Column, Study
 
 
 def record(row: str, seed: int | None, part: str = "", **tasks: float) -> dict:

@@ -9,14 +9,14 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.evaluation.catalogue import all_tasks, resolve
-from mirror.studies import rivals
-from mirror.studies import setup as places
-from mirror.studies.jobs import cell_name
-from mirror.studies.scores import published_beside
-from mirror.studies.setup import Setup, find_recipe, paper_models, recipes
-from mirror.studies.study import AVERAGE, CLOSE, RATE, SEEDS, STUDIES, find_study
 from mirror.training.arguments import parse_arguments
 from mirror.training.options import CRITERIA, LEVELS
+from studies import rivals
+from studies import setup as places
+from studies.jobs import cell_name
+from studies.scores import published_beside
+from studies.setup import Setup, find_recipe, paper_models, recipes
+from studies.study import AVERAGE, CLOSE, RATE, SEEDS, STUDIES, find_study
 
 
 @pytest.mark.parametrize("name", STUDIES)

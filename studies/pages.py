@@ -2,7 +2,7 @@
 
     python run_study.py table3 --model_name_or_path mirror/assets/mini-mlm --output_dir out/mini-mlm/table3
     python run_study.py table3 --model_name_or_path bert-base-uncased --output_dir out/bert/table3
-    python -m mirror.studies.pages out/*/table3 --output_dir docs/studies
+    python -m studies.pages out/*/table3 --output_dir docs/studies
 
 Writes a page and a figure of each study, and keeps the scores of each base model in `O/results/BASE.json`. A page shows the base models
 of the folders and those that earlier runs kept. Without folders, all pages are written anew from what is kept. If `--output_dir` has
@@ -23,12 +23,12 @@ from pathlib import Path
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
 from mirror.common.files import atomic_write_text, make_output_folder
-from mirror.studies import conclusions, scores
-from mirror.studies.cell import RESULT
-from mirror.studies.conclusions import format_differences, judgements_of, verdict
-from mirror.studies.figures import draw
-from mirror.studies.scores import Base
-from mirror.studies.study import STUDIES, Study, family_of, find_study
+from studies import conclusions, scores
+from studies.cell import RESULT
+from studies.conclusions import format_differences, judgements_of, verdict
+from studies.figures import draw
+from studies.scores import Base
+from studies.study import STUDIES, Study, family_of, find_study
 
 
 FACTS = "study.json"  # in an output folder: what a page needs besides the cells

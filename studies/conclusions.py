@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mirror.evaluation.published import checkpoint_name
-from mirror.studies.scores import Base, Score, markdown, published_scores, shown_columns
-from mirror.studies.study import AVERAGE, Claim, Study, family_of
+from studies.scores import Base, Score, markdown, published_scores, shown_columns
+from studies.study import AVERAGE, Claim, Study, family_of
 
 
 # Judgements of a difference, then verdicts on all that can be judged.

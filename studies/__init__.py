@@ -1,2 +1,2 @@
 """Reproduction of the papers' tables and figures as grids of training and scoring runs.
-Must not know: tools."""
+Must not know: mirror.tools."""

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
 from mirror.evaluation.plots import COLOURS, draw_histograms, draw_roc_curves, save
-from mirror.studies.scores import Base, Score, base_of, column_header, published_scores, shown_columns
-from mirror.studies.study import AVERAGE
 from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
+from studies.scores import Base, Score, base_of, column_header, published_scores, shown_columns
+from studies.study import AVERAGE
 
 
 PANELS_PER_ROW = 3

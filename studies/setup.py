@@ -13,12 +13,12 @@ from mirror.common.config_parser import RECIPES, load_recipe
 from mirror.common.errors import InputError, one_line
 from mirror.common.reuse import digest, file_digest
 from mirror.evaluation.published import checkpoint_name
-from mirror.studies.study import Cell, Study
+from studies.study import Cell, Study
 
 
 Flags = dict[str, list[str]]
 
-ROOT = Path(__file__).resolve().parents[2]  # also in an installed package: scripts are beside it
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Other ways to adapt an encoder to texts without labels, by the libraries that their authors use.
 
-    python -m mirror.studies.rivals --method simcse --model_name_or_path M --train_file texts.txt --output_dir out/simcse
+    python -m studies.rivals --method simcse --model_name_or_path M --train_file texts.txt --output_dir out/simcse
 
 Trains with the losses of sentence-transformers, or with the masked LM of transformers, and saves the folder that `run_mirror.py`
 would save: the encoder, and `train_results.json` with the test on the texts held out, which are the same as those of a run of

@@ -14,8 +14,8 @@ import numpy as np
 from scipy.stats import spearmanr, t
 
 from mirror.evaluation.published import checkpoint_name
-from mirror.studies.study import AVERAGE, Cell, Claim, Column, Study, family_of
 from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
+from studies.study import AVERAGE, Cell, Claim, Column, Study, family_of
 
 
 MIN_RUNS = 3  # of a rank correlation

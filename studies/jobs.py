@@ -21,13 +21,13 @@ from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan
 from mirror.evaluation.task import Options
 from mirror.modeling.read_checkpoint import checkpoint_settings
-from mirror.studies import setup as places
-from mirror.studies.cell import JOB, RESULT, check_stage, same_content
-from mirror.studies.setup import Flags, Setup, content_of, corpus_facts, model_content, model_type, recipes
-from mirror.studies.study import RATE, Cell, Stage, Study
 from mirror.training.arguments import ScriptArguments
 from mirror.training.options import CLS_FAMILIES, LEVELS, MirrorOptions, default_learning_rate, default_pooling
 from mirror.training.record import versions
+from studies import setup as places
+from studies.cell import JOB, RESULT, check_stage, same_content
+from studies.setup import Flags, Setup, content_of, corpus_facts, model_content, model_type, recipes
+from studies.study import RATE, Cell, Stage, Study
 
 
 SET_BY_STUDIES = {"model_name_or_path", "train_file", "dataset_name", "output_dir", "seed", "level", "data_dir", "force",
@@ -36,7 +36,7 @@ OPTIONS = {
     "run_mirror.py": (ScriptArguments, CorpusSource, MirrorOptions),
     "run_cmlm.py": (ScriptArguments, CMLMDataArguments, CMLMOptions),
 }
-RIVALS = "mirror/studies/rivals.py"
+RIVALS = "studies/rivals.py"
 MODELS = ("model_name_or_path", "second_model_name_or_path")
 PATHS = {"output_dir", "data_dir", "train_file", "bitext_file", "nli_file"}  # the files are known by their content
 
@@ -76,7 +76,7 @@ class Job:
         return StoredWork(self.folder / RESULT, self.identity)
 
     def write(self, keep_models: bool) -> Path:
-        """Write the job.json that `mirror.studies.cell.run_cell` reads."""
+        """Write the job.json that `studies.cell.run_cell` reads."""
         runs = [
             {"command": command(run.script, run.flags), "folder": str(run.folder)}
             | {"is_stage": run.is_stage, "identity": run.identity}

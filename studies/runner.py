@@ -17,12 +17,12 @@ from pathlib import Path
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.files import atomic_write_text
 from mirror.common.reuse import StoredWork, digest
-from mirror.studies.cell import LOG
-from mirror.studies.jobs import Job, as_arguments
-from mirror.studies.pages import FACTS, format_report
-from mirror.studies.scores import Base, format_csv, published_beside
-from mirror.studies.setup import Setup, model_type
-from mirror.studies.study import Study
+from studies.cell import LOG
+from studies.jobs import Job, as_arguments
+from studies.pages import FACTS, format_report
+from studies.scores import Base, format_csv, published_beside
+from studies.setup import Setup, model_type
+from studies.study import Study
 
 
 logger = logging.getLogger("run_study")

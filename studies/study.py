@@ -49,7 +49,7 @@ class Cell:
     language: str = ""  # key of --language_models; empty: `part`
     second: tuple[str, ...] = ()  # language and corpora of a second encoder, for tasks that take one for each language
     chain: tuple[Stage, ...] = ()  # CMLM: the model is that of the last stage
-    method: str = ""  # of `mirror.studies.rivals`, which trains instead of run_mirror.py
+    method: str = ""  # of `studies.rivals`, which trains instead of run_mirror.py
     scoring: Mapping[str, object] = field(default_factory=dict)  # flags of run_eval.py
 
     @property
@@ -118,7 +118,7 @@ class Study:
     ranks: str = ""  # file of words in the data folder, which are counted in the corpus of each row
     untested: str = ""  # why no results of it are kept
     paper: str = ""  # what the paper concludes, in words
-    claims: tuple[Claim, ...] = ()  # the same as differences between rows; `mirror.studies.scores` judges them
+    claims: tuple[Claim, ...] = ()  # the same as differences between rows; `studies.scores` judges them
     note: str = ""  # differences from the paper
     name: str = ""
     is_cmlm: bool = False

@@ -26,7 +26,7 @@ PACKAGES = ("python", "torch", "transformers", "sentence-transformers")  # their
 
 
 def run_cell(path: Path) -> None:
-    """Run the cell that `path`, a job.json written by `mirror.studies.jobs.Job.write`, describes."""
+    """Run the cell that `path`, a job.json written by `studies.jobs.Job.write`, describes."""
     job, folder = json.loads(path.read_text(encoding="utf-8")), path.parent
     lock_output_dir(folder)  # a cell outlives a run_study.py that was killed
     models, own_models = [], []
