@@ -21,8 +21,8 @@ STUDIES := $(addprefix table,1 2 3 4 5 6 6_joint 7 8 9 10 12 13 14 21 21_words 2
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-# requirements-dev.txt includes those of the demo and of LoRA.
-$(VENV)/.installed: requirements.txt requirements-dev.txt requirements-demo.txt requirements-lora.txt
+# requirements-dev.txt includes those of the demo, of the index and of LoRA.
+$(VENV)/.installed: requirements.txt requirements-dev.txt requirements-demo.txt requirements-index.txt requirements-lora.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -r requirements.txt -r requirements-dev.txt

@@ -7,13 +7,16 @@
     python -m mirror.tools.search out/mirror products.csv "red shoes" --text_column title description \\
         --id_column sku --show_columns price
     python -m mirror.tools.search out/mirror corpus.jsonl --id_column _id --queries queries.jsonl --qrels qrels.tsv
+    python -m mirror.tools.search out/mirror 'shards/*.parquet' "rain" --index out/index   # builds an index on disk
+    python -m mirror.tools.search out/mirror out/index "another query"                     # and searches it
 
 Texts are read like --train_file of run_mirror.py (txt with one text per line, csv, tsv, json, jsonl, parquet). Blank texts are
 dropped, and without --id_column repeated ones too. In a pipe or a file, the output is tab-separated: rank, cosine, query, text,
 then id and --show_columns. Documents (Markdown, HTML and others, docs/documents.md) are searched by passages, with file, offset
 and section. --json prints one JSON object per match. With --qrels, it is not the matches but their quality that
 is printed: each measure, its mean over the queries, and a 95% interval. Only queries from stdin need the embeddings of all texts
-in memory. With --cache_dir they are stored, so that a second search over the same texts starts immediately.
+in memory. With --cache_dir they are stored, so that a second search over the same texts starts immediately. --index is for millions
+of texts: it stores them with their vectors, from which a search reads only what is near the query, so it may miss a match.
 """
 
 from __future__ import annotations
@@ -52,11 +55,15 @@ def main() -> None:
     # Imported late so that --help and errors in the flags are fast. torch follows after the files are read.
     hide_dataset_progress()  # the encoder shows its own
     from mirror.data.documents import are_documents
+    from mirror.tools.index import TextIndex, build_index, is_index
 
-    is_folder = are_documents([args.texts])
-    if is_folder and (args.id_column or args.show_columns or args.text_column or args.qrels):
-        raise InputError(f"{args.texts}: documents have no columns or ids; leave out the flags of columns and --qrels")
-    documents = None if is_folder else read_texts(args)
+    stored = args.texts if is_index(args.texts) else args.index
+    is_folder = not is_index(args.texts) and are_documents([args.texts])
+    columns = args.id_column or args.show_columns or args.text_column or args.qrels
+    if columns and (is_folder or is_index(args.texts)):
+        what = "documents have no columns or ids" if is_folder else "an index has the columns that it was built with"
+        raise InputError(f"{args.texts}: {what}; leave out the flags of columns and --qrels")
+    documents = None if is_folder or is_index(args.texts) else read_texts(args)
     queries = read_queries(args) if args.queries else {"": args.query} if args.query is not None else None
 
     from mirror.common import trust
@@ -80,11 +87,20 @@ def main() -> None:
         folder = Path(args.cache_dir).expanduser() / fingerprint(encoder.for_role("document"))[:16]
         of_document = EmbeddingCache(folder, of_document)
     encode = EncodeByRole(of_document, of_query, of_document)
+    if stored:
+        of_encoder = fingerprint(encoder.for_role("document"))
+        if documents is not None:
+            build_index(stored, documents, encode.document, of_encoder)
+        index = TextIndex(stored, of_encoder)
+        for id, query in queries.items() if queries else (("", query) for query in ask(index.rows)):
+            (found,) = index.search(encode.query([query]), args.top_k)
+            print_matches(query, found, args.json, id)
+        return
     if queries is None:
         vectors = unit_length(encode.document(documents["text"][:]))  # (N, D)
         for query in ask(len(documents)):
             scores, rows = top_k(unit_length(encode.query([query])), vectors, args.top_k)  # (1, k) each
-            print_matches(query, zip(scores[0], rows[0], strict=True), documents, args.json)
+            print_matches(query, matches(documents, scores[0], rows[0]), args.json)
         return
     depth = DEPTH if args.qrels else args.top_k
     scores, rows = search(encode, list(queries.values()), documents["text"], depth)  # (Q, k) each
@@ -98,7 +114,7 @@ def main() -> None:
         sys.stdout.write((json.dumps(summary) if args.json else "\n".join(lines)) + "\n")
         return
     for (id, query), *found in zip(queries.items(), scores, rows, strict=True):
-        print_matches(query, zip(*found, strict=True), documents, args.json, id)
+        print_matches(query, matches(documents, *found), args.json, id)
 
 
 def parse_arguments() -> Namespace:
@@ -122,10 +138,14 @@ def parse_arguments() -> Namespace:
     add_prompt(parser)
     add("--batch_size", type=positive, default=64, metavar="B", help="Number of texts per forward pass.")
     add("--cache_dir", metavar="C", help="Path to a folder that keeps the embeddings of the texts (default: none).")
+    index = "Path to a folder for an index of the texts, which later replaces TEXTS (needs lancedb, default: none)."
+    add("--index", metavar="I", help=index)
     add_trust(parser)
     args = parser.parse_args()
     if args.query is not None and args.queries:
         parser.error("give either QUERY or --queries")
+    if args.index and args.qrels:
+        parser.error("--qrels measures the exact search; leave out --index")
     if (args.qrels or args.query_column) and not args.queries:
         parser.error(f"{'--qrels' if args.qrels else '--query_column'} needs --queries")
     try:  # Python decodes arguments as the locale says, and keeps other bytes as surrogates
@@ -232,13 +252,15 @@ def ask(num_texts: int) -> Iterator[str]:
         yield query
 
 
-def print_matches(
-    query: str, found: Iterable[tuple[float, int]], documents: Dataset, as_json: bool = False, query_id: str = ""
-) -> None:
-    """Print the (cosine, row) of each match: as JSON lines, in a pipe tab-separated, and on a terminal cut to its width."""
+def matches(documents: Dataset, scores: Iterable[float], rows: Iterable[int]) -> Iterator[tuple[float, dict]]:
+    """Yield the cosine and the columns of each match."""
+    return ((score, documents[int(row)]) for score, row in zip(scores, rows, strict=True))
+
+
+def print_matches(query: str, found: Iterable[tuple[float, dict]], as_json: bool = False, query_id: str = "") -> None:
+    """Print each match, (cosine, columns): as JSON lines, in a pipe tab-separated, and on a terminal cut to its width."""
     width = max(20, shutil.get_terminal_size().columns - 8) if sys.stdout.isatty() and not as_json else None
-    for rank, (score, row) in enumerate(found, start=1):
-        match = documents[int(row)]
+    for rank, (score, match) in enumerate(found, start=1):
         text, id = match["text"], [match["id"]] if "id" in match else []
         more = {name.removeprefix(SHOWN): value for name, value in match.items() if name.startswith(SHOWN)}
         if as_json:

@@ -71,10 +71,10 @@ def test_embeddings_are_cached(folder, monkeypatch, capsys, tmp_path):
 
 
 def test_a_text_cannot_break_the_columns_or_the_terminal(capsys, monkeypatch):
-    search.print_matches("a\tb", [(0.5, 0)], [{"text": "x\x1b[2Jy\tz\u009b"}])
+    search.print_matches("a\tb", [(0.5, {"text": "x\x1b[2Jy\tz\u009b"})])
     assert capsys.readouterr().out == "1\t0.5000\ta b\tx [2Jy z \n"
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    search.print_matches("q", [(0.5, 0)], [{"text": "\x1b[31m" + "word " * 200}])
+    search.print_matches("q", [(0.5, {"text": "\x1b[31m" + "word " * 200})])
     out = capsys.readouterr().out
     assert "\x1b" not in out and "…" in out and max(map(len, out.splitlines())) <= 100
 
@@ -244,7 +244,7 @@ def test_a_passage_is_found_with_its_file_offset_and_section(bert_folder, tmp_pa
         ["read file", f"{docs}/guide.md", "40", "Guide > Install"],
     ]
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    search.print_matches("q", [(0.5, 0)], [{"text": "The cat runs.", "shown file": "guide.md", "shown offset": "9"}])
+    search.print_matches("q", [(0.5, {"text": "The cat runs.", "shown file": "guide.md", "shown offset": "9"})])
     assert capsys.readouterr().out.startswith(" 0.500  The cat runs.\n        guide.md  9\n")
     monkeypatch.setattr(sys, "argv", [*argv, "--id_column", "id"])
     with pytest.raises(InputError, match="documents have no columns"):

@@ -1,0 +1,152 @@
+"""An index of texts on disk for `mirror-search --index`: a LanceDB table of texts, ids, columns and vectors.
+
+The table is written and searched in blocks, so millions of texts need little memory. From `INDEXED_ROWS` on a search
+reads only the parts of the table that are near the query, and may miss a match. How many are found is measured on
+texts of the table itself when the index is built (`recall`).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xxhash
+from tqdm.auto import tqdm
+
+from mirror.common.errors import InputError, library_errors
+from mirror.common.files import make_output_folder
+from mirror.common.reuse import StoredWork, lock_output_dir
+
+
+if TYPE_CHECKING:  # they import torch, and wrong texts are an error before that
+    from datasets import Dataset
+
+    from mirror.modeling.encoder import Encode
+
+
+logger = logging.getLogger(__name__)
+
+STATE, TABLE, VECTOR = "index.json", "texts", "vector"
+BLOCK = 16_384  # texts that are encoded and stored at once
+INDEXED_ROWS = 100_000  # with fewer, a query is compared with every vector
+PROBES, REFINED = 32, 10  # parts of the table that a search reads, and candidates for each match, compared exactly
+SAMPLE, DEPTH = 100, 10  # texts of which recall@10 is measured
+
+
+def is_index(name: str) -> bool:
+    """Return whether a path is a folder that `build_index` made or began."""
+    return (Path(name) / STATE).is_file()
+
+
+class TextIndex:
+    """A finished index.
+
+    Raises an `InputError` if LanceDB is not installed, or the index is not complete or of another encoder.
+    """
+
+    def __init__(self, folder: str | Path, encoder: str):
+        stored = StoredWork(Path(folder) / STATE, {}).stored()
+        if stored is None or not stored.get("rows"):
+            raise InputError(f"{folder} is no complete index; build it again with the same --index")
+        if stored["identity"]["encoder"] != encoder:
+            raise InputError(f"{folder} was built with another encoder; search with that one, or build a new index")
+        self.rows, self.table = stored["rows"], _connect(folder).open_table(TABLE)
+
+    def search(self, vectors: np.ndarray, k: int, exact: bool = False) -> Iterator[list[tuple[float, dict]]]:
+        """Yield the best `k` rows, (cosine, columns), for each of (Q, D) query vectors."""
+        from mirror.common.vectors import unit_length
+
+        columns = [name for name in self.table.schema.names if name != VECTOR]
+        for vector in unit_length(vectors):
+            query = self.table.search(vector, vector_column_name=VECTOR).distance_type("cosine").limit(k)
+            query = query.bypass_vector_index() if exact else query.nprobes(PROBES).refine_factor(REFINED)
+            found = query.select([*columns, "_distance"]).to_list()
+            yield [(1 - row.pop("_distance"), row) for row in found]
+
+
+def build_index(folder: str | Path, rows: Dataset, encode: Encode, encoder: str) -> None:
+    """Store the rows of `text` and other columns with their vectors, or complete what an earlier call began.
+
+    Args:
+        encode: gives the vectors of the column `text`.
+        encoder: fingerprint of the encoder (`mirror.modeling.embedding_cache.fingerprint`).
+
+    Raises an `InputError` if the folder holds an index of other texts or of another encoder.
+    """
+    from mirror.common.vectors import unit_length
+
+    folder = make_output_folder(folder, "--index")
+    work = StoredWork(folder / STATE, {"encoder": encoder, "texts": _digest(rows), "columns": rows.column_names})
+    if work.stored() is not None and work.content() is None:
+        differ = f"other inputs ({', '.join(work.differences())})"
+        raise InputError(f"--index {folder} was built of {differ}; choose another folder, or delete it")
+    if (work.content() or {}).get("rows"):
+        return
+    if work.stored() is None and any(path.name != "_lock" for path in folder.iterdir()):
+        raise InputError(f"--index {folder} is not empty and holds no index; choose another folder")
+    with lock_output_dir(folder), library_errors(f"--index {folder}"):
+        database = _connect(folder)
+        work.save({})
+        table = database.open_table(TABLE) if TABLE in database.list_tables().tables else None
+        start = table.count_rows() if table else 0  # every block is stored whole or not at all
+        with tqdm(total=len(rows), initial=start, unit=" texts", desc="Indexing") as bar:
+            while start < len(rows):
+                block = rows.select(range(start, min(start + BLOCK, len(rows)))).with_format("arrow")[:]
+                vectors = unit_length(encode(block.column("text").to_pylist()))
+                block = block.append_column(VECTOR, _as_lists(vectors))
+                table = table.add(block) and table if table else database.create_table(TABLE, block)
+                start += len(vectors)
+                bar.update(len(vectors))
+        recall = 1.0
+        if len(rows) >= INDEXED_ROWS:
+            table.create_index(metric="cosine", vector_column_name=VECTOR, index_type="IVF_PQ")
+        work.save({"rows": len(rows)})
+        if len(rows) >= INDEXED_ROWS:
+            recall = _recall(TextIndex(folder, encoder))
+            work.save({"rows": len(rows), f"recall@{DEPTH}": recall})
+    logger.warning("%s: %s texts, recall@%d %.3f", folder, f"{len(rows):,}", DEPTH, recall)
+
+
+def _connect(folder: str | Path):
+    if importlib.util.find_spec("lancedb") is None:
+        raise InputError("--index needs LanceDB: pip install 'mirror-encoders[index]'")
+    import lancedb
+
+    return lancedb.connect(folder)
+
+
+def _digest(rows: Dataset) -> str:
+    """Return a digest of all cells, whose order matters."""
+    found = xxhash.xxh3_128()
+    for batch in rows.iter(10_000):
+        for column in batch.values():
+            _update(found, column)
+    return found.hexdigest()
+
+
+def _update(found: xxhash.xxh3_128, cells: Iterable[str]) -> None:
+    for cell in cells:
+        text = cell.encode("utf-8", "surrogatepass")
+        found.update(len(text).to_bytes(8, "little") + text)
+
+
+def _as_lists(vectors: np.ndarray):
+    import pyarrow as pa
+
+    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+
+
+def _recall(index: TextIndex) -> float:
+    """Return the share of the ten nearest texts that a search finds, for texts from everywhere in the table."""
+    places = np.linspace(0, index.rows - 1, SAMPLE).astype(int).tolist()
+    vectors = np.stack([row[VECTOR] for row in index.table.take_offsets(places).select([VECTOR]).to_list()])
+    both = [index.search(vectors, DEPTH + 1, exact) for exact in (False, True)]  # each text finds itself
+    shares = [
+        len({row["text"] for _, row in found} & {row["text"] for _, row in all})
+        for found, all in zip(*both, strict=True)
+    ]
+    return float(np.mean(shares) - 1) / DEPTH
