@@ -36,6 +36,7 @@ DECODER = "Qwen3-0.6B"  # trained by low-rank updates only
 SENTENCES = 10_000
 WHOLE = ("ours", "sentence-transformers", "sentence-transformers-flash", "original-way")
 CACHED = ("ours-cached", "sentence-transformers-flash-cached", "original-way")
+COMPILED = ("ours-compiled", "ours-cached-compiled")
 PRECISION = "bf16"
 PEERS = ("sentence-transformers-flash", "sentence-transformers")  # the first that was measured
 
@@ -78,8 +79,7 @@ def measurements(args: Namespace, gpu: bool) -> list[str]:
     runs = [(model, whole, way) for model in encoders for way in ("matmul", *WHOLE)]
     runs += [(DECODER, whole, way) for way in ("matmul", "ours-lora") if DECODER in args.models]
     runs += [(model, cached, way) for model in encoders for way in CACHED]
-    runs += [(model, whole, "ours-compiled") for model in encoders]
-    runs += [(model, cached, "ours-cached-compiled") for model in encoders]
+    runs += [(model, batch, way) for way, batch in zip(COMPILED, (whole, cached), strict=False) for model in encoders]
     return [f"{model}/{batch}/{way}-{PRECISION}" for model, batch, way in runs]
 
 

@@ -1,8 +1,8 @@
-"""Faster kernels for CPUs: attention within the texts of a packed row, by equal length, and linear layers in oneDNN."""
+"""Faster kernels for CPUs: attention within the texts of a packed row, by equal length, and packed linear layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from itertools import accumulate, pairwise
@@ -17,6 +17,7 @@ from mirror.modeling.dropout import dropout_mask
 
 
 Group = tuple[int, int]  # texts, tokens of each
+TYPICAL_ROWS = 1024  # tokens of a batch, for which oneDNN chooses the order of packed weights
 LONG = 1024  # tokens of a text above which its attention weights are computed again in the backward pass
 
 
@@ -191,41 +192,46 @@ def _put(x: Tensor, where: slice, group: Group, batch: Tensor) -> None:
     x[where].unflatten(0, group).transpose(1, 2).copy_(batch.unflatten(0, (group[0], -1)))
 
 
-class OneDNNLinear(nn.Module):
-    """A linear layer with the weights that it has now, without gradient."""
+class PackedLinear(nn.Module):
+    """A linear layer with the weights that it has now, in the order that oneDNN computes with, without gradient."""
 
-    # As `torch.utils.mkldnn.MkldnnLinear`, but without TorchScript, which PyTorch has deprecated.
+    # PyTorch's own layer reorders weights in bfloat16 at each call, and hands float32 to MKL. This is the operator of its compiler.
     def __init__(self, layer: nn.Linear):
         super().__init__()
-        self.weight = layer.weight.detach().to_mkldnn()
-        self.bias = None if layer.bias is None else layer.bias.detach().to_mkldnn()
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TYPICAL_ROWS)
+        self.bias = None if layer.bias is None else layer.bias.detach()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return torch.ops.aten.mkldnn_linear(inputs.to_mkldnn(), self.weight, self.bias).to_dense()
+        return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, "none", [], "none")
 
 
 @cache
-def onednn_is_faster() -> bool:
-    """Return whether this is an AMD processor with AVX-512, on Linux. PyTorch calls MKL, which uses only AVX2 on them."""
-    processor = Path("/proc/cpuinfo")
+def packed_types() -> set[torch.dtype]:
+    """Return the types in which packed linear layers are faster: bfloat16 where the CPU has it, float32 on AMD's with AVX-512."""
+    if not torch.backends.mkldnn.is_available():
+        return set()
+    has_bf16 = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    processor = Path("/proc/cpuinfo")  # MKL, which PyTorch calls for float32, uses only AVX2 on AMD's
     is_amd = processor.is_file() and "AuthenticAMD" in processor.read_text(encoding="utf-8")
-    return is_amd and torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    has_avx512 = torch.backends.cpu.get_cpu_capability() == "AVX512"
+    faster = {torch.bfloat16: has_bf16, torch.float32: is_amd and has_avx512}
+    return {dtype for dtype, is_faster in faster.items() if is_faster}
 
 
 @contextmanager
-def onednn_linear(model: nn.Module) -> Iterator[None]:
-    """Run the linear layers of `model` that are in float32 on the CPU in oneDNN, as copies without gradient."""
+def packed_linear(model: nn.Module, types: Collection[torch.dtype]) -> Iterator[None]:
+    """Replace the linear layers of `model` on the CPU that have one of these types by `PackedLinear` of their weights."""
     replaced = []
-    for module in list(model.modules()):
+    for module in list(model.modules()) if types and not torch.is_autocast_enabled("cpu") else ():
         for name, layer in module.named_children():
             # Hooks may change a layer at each call, and weights of another kind (sharded, quantized) cannot be copied.
             has_hooks = layer._forward_hooks or layer._forward_pre_hooks
             if type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and not has_hooks:
-                if layer.weight.dtype == torch.float32 and layer.weight.device.type == "cpu":
+                if layer.weight.dtype in types and layer.weight.device.type == "cpu":
                     replaced.append((module, name, layer))
     try:
         for module, name, layer in replaced:
-            setattr(module, name, OneDNNLinear(layer))
+            setattr(module, name, PackedLinear(layer))
         yield
     finally:
         for module, name, layer in replaced:

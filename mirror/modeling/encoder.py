@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass
 
@@ -17,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mirror.common.errors import InputError, library_errors
 from mirror.common.vectors import top_k, unit_length
 from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, pad_right, position_limit, unknown_share
-from mirror.modeling.cpu_kernels import onednn_is_faster, onednn_linear
+from mirror.modeling.cpu_kernels import packed_linear, packed_types
 from mirror.modeling.pooling import POOLING_MODES, pool, without_first
 from mirror.modeling.read_checkpoint import (
     ROLES,
@@ -180,8 +179,8 @@ class Encoder:
         order = sorted(range(len(texts)), key=lambda row: -len(ids[row]))
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
-        is_long = len(texts) > batch_size  # long enough to copy the layers for
-        layers = onednn_linear(self.model) if is_long and onednn_is_faster() else nullcontext()
+        is_long = len(texts) > batch_size  # long enough to reorder the weights for
+        layers = packed_linear(self.model, packed_types() if is_long else ())
         with layers, tqdm(total=len(texts), desc="encoding", unit="text", leave=False, disable=disable) as bar:
             for start in range(0, len(order), batch_size):
                 rows = order[start : start + batch_size]

@@ -44,9 +44,10 @@ RANGES = {
         (_count, "per_device_train_batch_size per_device_eval_batch_size preprocessing_num_workers ddp_timeout"),
         (_count, "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor ddp_bucket_cap_mb"),
         (_count, "torch_empty_cache_steps"),
-        (_not_negative, "max_grad_norm warmup_steps adam_epsilon eval_delay save_total_limit dataloader_num_workers"),
+        (_not_negative, "max_grad_norm warmup_steps eval_delay save_total_limit dataloader_num_workers"),
         (_not_negative, "label_smoothing_factor neftune_noise_alpha seed data_seed"),
-        (_positive, "logging_steps save_steps eval_steps num_train_epochs"),
+        # Without an epsilon, the row of a token that no batch has had becomes 0 / 0.
+        (_positive, "logging_steps save_steps eval_steps num_train_epochs adam_epsilon"),
         (_moment, "adam_beta1 adam_beta2"),
         (condition(lambda rate: 0 <= rate <= 100, "between 0 and 100"), "learning_rate weight_decay"),
         (condition(lambda steps: steps == -1 or steps > 0, "positive, or -1 for no limit"), "max_steps"),

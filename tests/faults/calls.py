@@ -173,9 +173,9 @@ class Commands(Disturber):
     def result(self) -> dict[str, object]:
         """Return the shards byte for byte, or the scores and the names of the files.
 
-        A process that was killed while it wrote leaves a temporary file, which nothing reads.
+        A process that was killed while it wrote leaves a temporary file, which nothing reads, and each leaves its number.
         """
-        files = [path for path in sorted(self.out.iterdir()) if not re.fullmatch(r"_.*\.tmp", path.name)]
+        files = [path for path in sorted(self.out.iterdir()) if not re.fullmatch(r"_.*\.tmp|_lock", path.name)]
         if not (self.out / "results.json").exists():
             return {path.name: path.read_bytes() for path in files}
         tasks = json.loads((self.out / "results.json").read_text())["tasks"]

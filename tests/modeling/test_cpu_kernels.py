@@ -1,4 +1,4 @@
-"""oneDNN's linear layers compute the vectors of PyTorch's, and the model is unchanged afterwards."""
+"""Packed linear layers compute the vectors of PyTorch's, and the model is unchanged afterwards."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import weight_norm
 
 from mirror.modeling import encoder as encoder_module
-from mirror.modeling.cpu_kernels import onednn_linear
+from mirror.modeling.cpu_kernels import packed_linear
 from mirror.modeling.encoder import Encoder
 
 
@@ -40,7 +40,7 @@ def test_layers_are_replaced_and_put_back(layers):
     with torch.inference_mode():
         expected = layers["plain"](inputs), layers["shared"](inputs)
         with pytest.raises(ValueError, match="while they are replaced"):
-            with onednn_linear(layers):
+            with packed_linear(layers, {torch.float32}):
                 assert not any(type(module) is nn.Linear for module in layers["plain"])
                 assert layers["narrow"] is before["narrow"] and layers["hooked"] is before["hooked"]
                 assert layers["attention"].out_proj is before["attention.out_proj"]
@@ -51,11 +51,26 @@ def test_layers_are_replaced_and_put_back(layers):
     assert all((weights[name] == weight).all() for name, weight in layers.state_dict().items())
 
 
+def test_layers_in_bfloat16_too():
+    torch.manual_seed(0)
+    layers, inputs = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.Linear(128, 32)).bfloat16(), torch.randn(7, 9, 64)
+    with torch.inference_mode():
+        expected = layers.float()(inputs)
+        layers.bfloat16()
+        with packed_linear(layers, {torch.bfloat16}):
+            assert not any(type(module) is nn.Linear for module in layers)
+            found = layers(inputs.bfloat16())
+        with torch.autocast("cpu", torch.bfloat16), packed_linear(layers, {torch.bfloat16}):
+            assert type(layers[0]) is nn.Linear  # autocast would not convert the inputs
+    assert found.dtype == torch.bfloat16 and expected.std() > 0.05
+    torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=0)
+
+
 def test_an_encoder_gives_the_same_vectors(bert_folder, sentences, monkeypatch):
     encoder = Encoder.from_pretrained(bert_folder, "mean")
-    monkeypatch.setattr(encoder_module, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(encoder_module, "packed_types", lambda: set())
     plain = encoder.encode(sentences, batch_size=8)
-    monkeypatch.setattr(encoder_module, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(encoder_module, "packed_types", lambda: {torch.float32})
     np.testing.assert_allclose(encoder.encode(sentences, batch_size=8), plain, rtol=1e-4, atol=1e-5)
 
     with torch.no_grad():  # as training does between two calls
@@ -64,5 +79,5 @@ def test_an_encoder_gives_the_same_vectors(bert_folder, sentences, monkeypatch):
                 layer.weight.mul_(1.5)
     changed = encoder.encode(sentences, batch_size=8)
     assert np.abs(changed - plain).max() > 1e-2
-    monkeypatch.setattr(encoder_module, "onednn_is_faster", lambda: False)
+    monkeypatch.setattr(encoder_module, "packed_types", lambda: set())
     np.testing.assert_allclose(changed, encoder.encode(sentences, batch_size=8), rtol=1e-4, atol=1e-5)

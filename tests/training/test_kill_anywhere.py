@@ -138,9 +138,8 @@ def test_a_study_goes_on_cell_by_cell(bert_folder, sentences, tmp_path):
 
 
 def test_encoding(bert_folder, sentences, tmp_path):
-    rows = [
-        f"{sentence} {number}" for number in range(3 * KILLS) for sentence in sentences
-    ]  # shards enough for every kill
+    shares = range(12 * KILLS)  # shards enough for every kill
+    rows = [f"{sentence} {number}" for number in shares for sentence in sentences]
     (tmp_path / "texts.txt").write_text("\n".join(rows))
 
     def command(folder: str) -> list[str]:
