@@ -8,7 +8,8 @@ TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 .DEFAULT_GOAL := help
 GPU_ARGS ?=
 SLOW_ARGS ?=
-.PHONY: help install demo study-list gpu-report test test-slow test-min check clean
+SITE ?= build
+.PHONY: help install demo site study-list gpu-report test test-slow test-min check clean
 
 # make table3 STUDY_MODEL=bert-base-uncased STUDY_ARGS="--num_processes 2 -- --bf16"
 STUDY_MODEL ?= mirror/assets/mini-mlm
@@ -21,8 +22,9 @@ STUDIES := $(addprefix table,1 2 3 4 5 6 6_joint 7 8 9 10 12 13 14 21 21_words 2
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-# requirements-dev.txt includes those of the demo, of the index and of LoRA.
-$(VENV)/.installed: requirements.txt requirements-dev.txt requirements-demo.txt requirements-index.txt requirements-lora.txt
+# requirements-dev.txt includes those of the demo, the site, the index and LoRA.
+$(VENV)/.installed: requirements.txt requirements-dev.txt requirements-demo.txt requirements-docs.txt requirements-index.txt \
+    requirements-lora.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet -r requirements.txt -r requirements-dev.txt
@@ -48,6 +50,9 @@ demo: install ## train a search encoder for this machine's API docs; adapt an en
 	    --output_dir out/demo-adapted --force)
 	$(BIN)/python run_eval.py --models mirror/assets/mini-mlm out/demo $(if $(ENCODER),$(ENCODER) out/demo-adapted) \
 	    --pooling mean --tasks docs_search --output_dir out/demo-eval
+
+site: install ## build the documentation into out/site, or show it (SITE=serve)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs $(SITE)
 
 study-list: install ## list the studies of the paper's tables and figures; `make table3` runs one (STUDY_MODEL, STUDY_ARGS)
 	$(BIN)/python run_study.py --list

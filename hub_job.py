@@ -1,4 +1,4 @@
-"""Train on a machine of the Hugging Face Hub: `hf jobs uv run hub_job.py FLAGS`, with the flags of run_mirror.py (docs/hub-jobs.md)."""
+"""Train on a machine of the Hugging Face Hub: `hf jobs uv run hub_job.py FLAGS`, with the flags of run_mirror.py (docs/hub.md)."""
 
 # /// script
 # requires-python = ">=3.10"

@@ -2,7 +2,7 @@
 
     python examples/dclr.py my_texts.txt out/dclr
 
-docs/methods.md measured both parts: no gain on any base. As in the paper, noise is new at every step. Unlike there it is not moved by
+docs/augmentation.md measured both parts: no gain on any base. As in the paper, noise is new at every step. Unlike there it is not moved by
 gradient ascent, and the encoder in training is its own guide to which negatives are false.
 """
 

@@ -191,13 +191,13 @@ def settings_of(study: Study, setup: Setup) -> list[str]:
     if setup.modern:
         return [f"Settings: this project's defaults (--modern; {DEFAULTS}), not the published recipes."]
     if study.is_cmlm:
-        recipes = dict.fromkeys(f"recipes/{stage.recipe}.yaml" for cell in study.cells for stage in cell.chain)
+        recipes = dict.fromkeys(f"mirror/recipes/{stage.recipe}.yaml" for cell in study.cells for stage in cell.chain)
         return [f"Settings as published: {', '.join(recipes)}; flags after -- come on top."]
     notes, recipes, lacking = [], {}, {}  # dicts as ordered sets
     for cell in study.cells:
         for model in setup.models_of(cell) if cell.corpora else ():
             if recipe := setup.recipe_of(cell, model):
-                recipes[f"recipes/{recipe}.yaml"] = None
+                recipes[f"mirror/recipes/{recipe}.yaml"] = None
             else:
                 lacking[f"{model} ({cell.level}{', drophead' * cell.drophead})"] = None
     if recipes:

@@ -54,7 +54,7 @@ class Setup:
 
 @cache
 def recipes() -> dict[str, dict]:
-    """Return the settings of each file in `recipes/` by its name without .yaml: of Mirror-BERT, with a level, and of CMLM."""
+    """Return the settings of each file in `mirror/recipes/` by its name without .yaml: of Mirror-BERT, with a level, and of CMLM."""
     found = {path.stem: load_recipe(str(path)) for path in sorted(RECIPES.glob("*.yaml"))}
     if not found:
         raise InputError(f"no recipes in {RECIPES}, so the published settings are unknown; install the package again")

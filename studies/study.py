@@ -28,7 +28,7 @@ class Stage:
     """One run of run_cmlm.py. Several cells can share it."""
 
     name: str  # of this recipe with these flags, in all studies; part of a folder's name
-    recipe: str  # file in recipes/, without .yaml
+    recipe: str  # file in mirror/recipes/, without .yaml
     flags: Mapping[str, object] = field(default_factory=dict)  # on top of the recipe
     data: Mapping[str, str] = field(default_factory=dict)  # flag -> files in a folder of --corpus_dir
 

@@ -27,7 +27,7 @@ SCRIPTS = sorted(
     for path in ROOT.glob(pattern)
     if "\ndef main() -> None:" in path.read_text(encoding="utf-8")
 )
-RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("recipes/*.yaml"))
+RECIPES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("mirror/recipes/*.yaml"))
 # A block without a language is a shell's if its first line starts with one of these; otherwise it is output.
 STARTS = "python accelerate torchrun make pip hf mirror- .venv/ for HF_"
 SHELL = re.compile("|".join(re.escape(start) for start in STARTS.split()))

@@ -77,7 +77,7 @@ def parsed_by(module_name: str, argv: list[str]) -> dict:
     Raises:
         InputError: the script does not take `argv`.
     """
-    module = importlib.import_module(module_name)
+    module = sys.modules[importlib.import_module(module_name).main.__module__]
     readers = [name for name in vars(module) if re.fullmatch(r"parse_(\w+_)?(arguments|flags)", name)]
     places = [(module, name) for name in readers] or [
         (argparse.ArgumentParser, "parse_args"),
@@ -263,7 +263,7 @@ def test_every_flag_that_the_text_names_exists():
 def test_the_errors_on_the_troubleshooting_page_are_those_that_the_code_raises():
     said = "\n".join(
         template(node)
-        for path in [*ROOT.glob("*.py"), *ROOT.glob("mirror/**/*.py")]
+        for path in [*ROOT.glob("*.py"), *ROOT.glob("mirror/**/*.py"), *ROOT.glob("studies/*.py")]
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     )
     quoted = re.findall(r"`error: ([^`]+)`", text_of("docs/troubleshooting.md"))

@@ -66,7 +66,7 @@ def finished_run(tmp_path_factory) -> Path:
 @pytest.fixture
 def desk(tmp_path, monkeypatch) -> Path:
     """Make a folder to type in, with the scripts and recipes of this repository and nothing else."""
-    for pattern in ("run_*.py", "*.txt", "mirror", "data_scripts", "recipes", "accelerate_configs"):
+    for pattern in ("run_*.py", "*.txt", "mirror", "data_scripts", "accelerate_configs"):
         for path in ROOT.glob(pattern):
             (tmp_path / path.name).symlink_to(path)
     monkeypatch.chdir(tmp_path)

@@ -21,7 +21,7 @@ PROGRAMS = (
         if "\ndef main(" in path.read_text()
     ),
 )
-TRAINING = ("run_mirror", "run_cmlm")
+TRAINING = ("run_mirror", "run_cmlm", "mirror.tools.train", "mirror.tools.train_cmlm")
 MISTAKES = (
     ("run_mirror --trian_file a.txt", "unknown flag --trian_file; did you mean '--train_file'?"),
     ("run_mirror --learning_rate fast", "invalid float value: 'fast'"),

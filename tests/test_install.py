@@ -20,14 +20,13 @@ import mirror
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_COPIED = shutil.ignore_patterns("__pycache__")
-SCRIPTS = {path.name for path in ROOT.glob("run_*.py")} - {"run_study.py"}  # which needs a clone
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     """Return what `pip install .` writes to site-packages, built from a copy of the sources to keep the checkout clean."""
     source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("site")
-    for name in ("mirror", "recipes", "studies"):
+    for name in ("mirror", "studies"):
         shutil.copytree(ROOT / name, source / name, ignore=NOT_COPIED)
     for path in (*ROOT.glob("run_*.py"), *(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE"))):
         shutil.copy(path, source)
@@ -59,12 +58,10 @@ def entry_points(site: Path) -> dict[str, str]:
     return dict(line.split(" = ") for line in lines if " = " in line)
 
 
-def test_the_wheel_contains_the_package_its_data_files_the_scripts_and_nothing_else(site):
+def test_the_wheel_contains_the_package_and_nothing_else(site):
     assert files(site / "mirror") == files(ROOT / "mirror")
-    assert SCRIPTS == {path.name for path in site.glob("*.py")}
-    assert files(site / "recipes") == files(ROOT / "recipes")
-    others = {path.name for path in site.iterdir() if path.suffix not in (".py", ".whl")}
-    assert others == {"mirror", "recipes", f"mirror_encoders-{mirror.__version__}.dist-info"}
+    others = {path.name for path in site.iterdir() if path.suffix != ".whl"}
+    assert others == {"mirror", f"mirror_encoders-{mirror.__version__}.dist-info"}
 
 
 def test_the_metadata_has_the_version_and_the_extras(site):
@@ -79,14 +76,14 @@ def test_the_embedded_model_and_the_recipes_are_found_in_a_wheel(site):
     code += "from mirror.common.config_parser import RECIPES, load_recipe; print(RECIPES)\n"
     code += "print(load_recipe(str(RECIPES / 'sentence-bert.yaml'))['level'])\n"
     done = run_in_wheel(site, code)
-    expected = [str(site / "mirror" / "assets" / "mini-mlm"), str(site / "recipes"), "sentence"]
+    expected = [str(site / "mirror" / "assets" / "mini-mlm"), str(site / "mirror" / "recipes"), "sentence"]
     assert done.stdout.splitlines() == expected, done.stderr
 
 
 def test_every_program_has_a_command(site):
     named = {EntryPoint(name, value, "x").load().__doc__.split()[-1] for name, value in entry_points(site).items()}
     tools = [path for path in ROOT.glob("mirror/tools/*.py") if "\ndef main(" in path.read_text()]
-    assert named == SCRIPTS | {f"mirror.tools.{path.stem}" for path in tools}
+    assert named == {f"mirror.tools.{path.stem}" for path in tools}
 
 
 def test_no_text_names_a_file_that_an_installation_lacks(site):

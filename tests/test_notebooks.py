@@ -83,7 +83,7 @@ def test_the_first_cell_clones_and_installs_the_project_outside_a_checkout(monke
 def checkout(tmp_path_factory) -> Path:
     """Copy the files that the notebooks need, so that nothing is written into this checkout."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("mirror", "data_scripts", "docs", "notebooks", "recipes"):
+    for name in ("mirror", "data_scripts", "docs", "notebooks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for script in ROOT.glob("run_*.py"):
         shutil.copy(script, folder)

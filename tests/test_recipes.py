@@ -14,7 +14,7 @@ from mirror.training.arguments import parse_arguments
 from studies.setup import recipes
 
 
-FOLDER = Path(__file__).resolve().parents[1] / "recipes"
+FOLDER = Path(__file__).resolve().parents[1] / "mirror" / "recipes"
 LATER = sorted(FOLDER.glob("*simcse-*.yaml"))  # methods that came after
 RECIPES = sorted(path for path in FOLDER.glob("*.yaml") if path not in LATER and not path.name.startswith("cmlm-"))
 # level: temperature, span, epochs, longest text; as published
@@ -45,7 +45,7 @@ def check_recipe(recipe: Path, paper: str, *argv: str) -> dict:
     content, parsed = yaml.safe_load(recipe.read_text()), values_of(parse(recipe, *argv))
     assert {key: parsed[key] for key in content} == content
     head, _, body = recipe.read_text().partition("\n\n")
-    assert f"arXiv {paper}" in head and f"--config recipes/{recipe.name}" in head
+    assert f"arXiv {paper}" in head and f"--config {recipe.stem}" in head
     assert all(re.fullmatch(r"\w+: \S.*  # \S.*", line) for line in body.splitlines()) and body
     return parsed
 

@@ -21,7 +21,7 @@ from tests.processes import run_two_processes
 
 
 ROOT = Path(__file__).resolve().parents[1]
-OURS = {"run_eval", "mirror"}  # loggers whose information is shown
+OURS = {"mirror"}  # loggers whose information is shown
 
 
 @pytest.fixture(scope="module")

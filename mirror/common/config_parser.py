@@ -23,7 +23,7 @@ from mirror.common.cli import TRUST, HelpFormatter, OneLineErrors, Parser, add_t
 from mirror.common.errors import InputError, did_you_mean, library_errors, reason
 
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"  # also in an installed package
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 LIBRARY_HELP = """\
 Every flag of transformers' TrainingArguments works too, for example --seed, --max_steps, --save_steps,
 --resume_from_checkpoint true, --report_to tensorboard and --push_to_hub; --help_all lists them all."""

@@ -43,7 +43,7 @@ def load_corpus(
 ) -> Corpus:
     """Read, check and clean texts to train on. Of equal rows the first is kept.
 
-    >>> load_corpus("products.csv", text_column=["title", "description"]).rows["text"][0]
+    >>> load_corpus("products.csv", text_column=["title", "description"]).rows[0]
 
     Args:
         source: a name or glob of files (txt with one text per line, csv, tsv, json, jsonl, parquet, each also as .gz), a

@@ -5,7 +5,7 @@
     python -m mirror.tools.demo out/mirror --texts texts.csv --text_column title --before bert-base-uncased
 
 Open the printed address in a browser and stop the server with Ctrl-C. It only accepts connections from the same machine.
-docs/demo.md shows an SSH tunnel to a remote machine, and how to publish the page as a Space. Needs the extra "demo".
+docs/hub.md shows an SSH tunnel to a remote machine, and how to publish the page as a Space. Needs the extra "demo".
 """
 
 from __future__ import annotations

@@ -171,7 +171,7 @@ def describe_base(
     if args.pooling != pooling:
         return f"base: {name} is trained by --pooling {args.pooling} instead of its own; settings of the paper for {texts}"
     modules = ", ".join([f"{pooling} pooling", *(type(module).__name__.lower() for module in head)])
-    return f"base: {name} is an encoder already ({modules}); {settings} of the paper for {texts} (docs/adapt.md)"
+    return f"base: {name} is an encoder already ({modules}); {settings} of the paper for {texts} (docs/which-way.md)"
 
 
 def keep_modules(base: dict, pooling: str, name: str) -> nn.Sequential:

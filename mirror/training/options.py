@@ -201,7 +201,7 @@ class ViewOptions:
 
 @dataclass
 class LossOptions:
-    """Contrastive loss. Extensions that came after Mirror-BERT are explained in docs/methods.md."""
+    """Contrastive loss. Extensions that came after Mirror-BERT are explained in docs/augmentation.md."""
 
     _argument_group_name = "Loss"
 

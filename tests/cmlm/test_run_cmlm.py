@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import run_cmlm
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
-from run_cmlm import parse_cmlm_arguments
+from mirror.tools.train_cmlm import main, parse_cmlm_arguments
 
 
-RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
+RECIPE_FOLDER = Path(__file__).resolve().parents[2] / "mirror" / "recipes"
 RECIPES = sorted(RECIPE_FOLDER.glob("cmlm-*.yaml"))
 SMALL = "--max_seq_length 16 --per_device_train_batch_size 8 --max_steps 3 --disable_tqdm true --num_projections 4"
 
@@ -35,7 +34,7 @@ def corpus(sentences, tmp_path) -> dict[str, str]:
 
 def run(monkeypatch, *arguments: str) -> None:
     monkeypatch.setattr(sys, "argv", ["run_cmlm.py", *SMALL.split(), *arguments])
-    run_cmlm.main()
+    main()
 
 
 def test_stage_after_stage(bert_folder, corpus, sentences, tmp_path, monkeypatch):

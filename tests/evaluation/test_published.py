@@ -10,7 +10,7 @@ from mirror.evaluation import published
 from mirror.evaluation.published import CMLM, CMLM_AVERAGES, MIRROR_BERT, MISPRINTS, ROWS, printed_table
 
 
-RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+RECIPES = Path(__file__).resolve().parents[2] / "mirror" / "recipes"
 MULTILINGUAL = "bert-base-multilingual-uncased"
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from mirror.common.errors import InputError, run_main
 from mirror.evaluation import plots
-from run_cmlm import parse_cmlm_arguments
+from mirror.tools.train_cmlm import parse_cmlm_arguments
 from studies import cell, jobs, runner, setup
 from studies.jobs import as_arguments, make_jobs
 from studies.setup import Setup

@@ -322,7 +322,7 @@ def test_a_published_model_is_trained_by_its_recipe_and_the_page_says_so(publish
     assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == ("mean_padded", 50, True)
     assert settings["model_name_or_path"] == str(published_model) and settings["seed"] == 33
     page = (workplace / "out/table.md").read_text()
-    assert "\n- Settings as published: recipes/sentence-bert.yaml, then --warmup_steps 2.\n" in page
+    assert "\n- Settings as published: mirror/recipes/sentence-bert.yaml, then --warmup_steps 2.\n" in page
     run(monkeypatch, workplace, published_model, "--seeds", 33, "--modern", "--output_dir", workplace / "modern")
     settings = trained_with(workplace, 1)
     assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == (None, None, False)
@@ -355,7 +355,7 @@ def test_each_language_has_its_own_model_words_and_encoder(bert_folder, publishe
     assert value(after, "--second_model_name_or_path") == f"{cell}/second_model"
     assert "second run_mirror.py --level" in json.loads((cell / "cell.json").read_text())["identity"]
     page = (workplace / "out/table.md").read_text()
-    assert "Settings as published: recipes/word-bert.yaml." in page and f"for {bert_folder} (word)" in page
+    assert "Settings as published: mirror/recipes/word-bert.yaml." in page and f"for {bert_folder} (word)" in page
 
 
 def test_a_part_has_its_own_model_unless_another_is_named(bert_folder, published_model, workplace, monkeypatch):

@@ -105,7 +105,7 @@ def test_the_start_with_an_encoder_does_not_name_its_own_settings_twice():
     assert line == (
         "base: model is an encoder already (mean pooling); settings for adapting: --augmentation delete "
         "--augmentation_rate 0.2 --max_steps 20; the others of the paper for sentences, except: a mean without padding, "
-        f"{HELD_OUT}, {DISTINCT} (docs/adapt.md)"
+        f"{HELD_OUT}, {DISTINCT} (docs/which-way.md)"
     )
 
 
