@@ -20,7 +20,7 @@ from tests.hub_server import HubServer
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 BADGE = re.compile(r"\(https://colab\.research\.google\.com/github/([\w.-]+/[\w.-]+)/blob/main/notebooks/([\w.]+)\)")
-CONSTANT = re.compile(r'^REPOSITORY = "https://github\.com/([\w.-]+/[\w.-]+)"', re.MULTILINE)
+SOURCE = 'SOURCE = "mirror-encoders"'  # on PyPI
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -37,45 +37,49 @@ def printed(notebook) -> str:
 
 
 @each_notebook
-def test_it_is_valid_and_its_address_is_one_constant(path):
+def test_it_is_valid_and_installs_from_one_constant(path):
     notebook = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     assert notebook.metadata.kernelspec.name == "python3"
     address, name = BADGE.search(notebook.cells[0].source).groups()
-    assert name == path.name and CONSTANT.search(code_cells(notebook)[0].source)[1] == address
-    # It occurs nowhere else, so that replacing it in the badge and in the constant is enough.
-    text = path.read_text(encoding="utf-8")
-    assert text.count(address) == 2 and text.count("REPOSITORY =") == 1
+    assert name == path.name and SOURCE in code_cells(notebook)[0].source
+    assert path.read_text(encoding="utf-8").count(address) == 1  # only in the badge
     assert [cell.id for cell in notebook.cells if "parameters" in cell.metadata.get("tags", ())] == ["parameters"]
     # Timings and editor settings would change with every run.
     assert {key for cell in notebook.cells for key in cell.metadata} <= {"tags"}
 
 
-def run_first_cell(monkeypatch, folder: Path, address: str = "someone/encoders") -> list[str]:
+def run_first_cell(monkeypatch, folder: Path, source: str) -> list[str]:
     """Run the first cell in `folder` as IPython does, and return its shell commands instead of running them."""
     commands = []
 
     class Shell:
         def system(self, command):
             commands.append(command)
-            Path("mirror-encoders").mkdir()
+            Path("mirror-encoders").mkdir(exist_ok=True)
 
         def run_line_magic(self, name, arguments):
             commands.append(f"{name} {arguments}")
 
-    source = code_cells(nbformat.read(NOTEBOOKS[0], as_version=4))[0].source.replace("OWNER/REPOSITORY", address)
+    code = code_cells(nbformat.read(NOTEBOOKS[0], as_version=4))[0].source.replace(SOURCE, f"SOURCE = {source!r}")
     monkeypatch.chdir(folder)
     for name in ("PATH", "TQDM_DISABLE"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    exec(TransformerManager().transform_cell(source), {"get_ipython": Shell})
+    exec(TransformerManager().transform_cell(code), {"get_ipython": Shell})
     return commands
 
 
-def test_the_first_cell_clones_and_installs_the_project_outside_a_checkout(monkeypatch, tmp_path):
-    clone, install = run_first_cell(monkeypatch, tmp_path)
-    assert clone == "git clone --quiet --depth 1 {REPOSITORY} mirror-encoders"  # IPython fills it in
-    assert install == "pip install --quiet ./mirror-encoders"
+@pytest.mark.parametrize(
+    ("source", "first"),
+    [
+        ("mirror-encoders", "pip download --quiet --no-deps --no-binary :all: {SOURCE} &&"),  # IPython fills it in
+        ("https://github.com/someone/encoders", "git clone --quiet --depth 1 {SOURCE} mirror-encoders"),
+    ],
+)
+def test_the_first_cell_installs_the_project_outside_a_checkout(source, first, monkeypatch, tmp_path):
+    get, *_, install = run_first_cell(monkeypatch, tmp_path, source)
+    assert get.startswith(first) and install == "pip install --quiet ./mirror-encoders"
     assert Path.cwd() == tmp_path / "mirror-encoders" and sys.path[0] == str(Path.cwd())
 
 
@@ -83,7 +87,7 @@ def test_the_first_cell_clones_and_installs_the_project_outside_a_checkout(monke
 def checkout(tmp_path_factory) -> Path:
     """Copy the files that the notebooks need, so that nothing is written into this checkout."""
     folder = tmp_path_factory.mktemp("checkout")
-    for name in ("mirror", "data_scripts", "docs", "notebooks"):
+    for name in ("mirror", "studies", "data_scripts", "docs", "notebooks"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     for script in ROOT.glob("run_*.py"):
         shutil.copy(script, folder)
