@@ -39,6 +39,12 @@ except ModuleNotFoundError:  # Python 3.10, where pytest brings the same under i
 NOT_OURS = {"pip", "pip-audit", "pip-licenses", "uv", "hf", "trackio", "pre-commit", "ruff"} | {
     *("iconv", "touch", "mkdir", "rm", "cut", "head", "sed", "awk", "scontrol")
 }
+# Words of nobody's documentation but an earlier one of this project.
+DIALECT = re.compile(
+    r"\btrainings\b|\ba training(?! (run|dictionary|set|step|text))|\bat hand\b|\bto be had\b|\bno time to speak of\b|\bof like length\b"
+    r"|\bas told\b|\bwhat is told\b|\bis told\b|\btwo roads\b|\bother readers\b|\bevery reader\b|\bfor everybody who\b|\bfor everyone who\b",
+    re.IGNORECASE,
+)
 SOMETHING_MISSING = re.compile(r"is missing|are required|give either")
 
 
@@ -277,3 +283,10 @@ def template(node: ast.AST) -> str:
     if isinstance(node, ast.JoinedStr):
         return "".join(part.value if isinstance(part, ast.Constant) else "..." for part in node.values)
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+@pytest.mark.parametrize(
+    "page", [*PAGES, *sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("mirror/**/*.py"))]
+)
+def test_no_word_of_the_private_dialect_is_left(page):
+    assert [match[0] for match in DIALECT.finditer((ROOT / page).read_text(encoding="utf-8"))] == []

@@ -79,7 +79,7 @@ def save_encoder(
     _write_json(folder / MIRROR_CONFIG, ours | ({"has_head": True} if head else {}))
     _write_sentence_transformers(folder, model, pooling, head, prompts or {})
     if pooling in NOT_EXPORTABLE:
-        message = "other readers have no pooling '%s' and will use '%s'; run_eval.py uses '%s'"
+        message = "other libraries have no pooling '%s' and will use '%s'; run_eval.py uses '%s'"
         logger.warning(message, pooling, EXPORTED_POOLING[pooling], pooling)
     follow_umask(folder)
 

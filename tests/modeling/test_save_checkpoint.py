@@ -76,7 +76,7 @@ def test_pooling_is_written_in_both_spellings(bert_folder, tmp_path):
 @pytest.mark.parametrize("pooling", ["mean_padded", "first_last_mean"])
 def test_what_others_cannot_be_told_is_said_aloud_and_ours_still_knows(bert_folder, tmp_path, pooling, caplog):
     encoder = saved(tmp_path, bert_folder, pooling)
-    assert f"other readers have no pooling '{pooling}' and will use 'mean'" in caplog.text
+    assert f"other libraries have no pooling '{pooling}' and will use 'mean'" in caplog.text
     cosines = verify_encoder(tmp_path, encoder, TEXTS)
     assert cosines["transformers AutoModel and pool()"] > 0.9999
     assert list(cosines) == ["transformers AutoModel and pool()"]  # nothing is claimed of a reader without the pooling
