@@ -21,7 +21,7 @@ from mirror.common.vectors import top_k, unit_length
 from mirror.data.docstrings import collect, search_pairs
 
 
-WIDTH = 64  # characters of a text that fit
+WIDTH = 54  # characters of a text that fit
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
     axes.axis("off")
     head = ["query", "first result of all-MiniLM-L6-v2", "after adapting it to 12,000 docstrings"]
     cells = [[queries[row], texts[before[row]], texts[row]] for row in rows]
-    table = axes.table([head, *cells], colWidths=[0.2, 0.4, 0.4], cellLoc="left", loc="center", edges="horizontal")
+    table = axes.table([head, *cells], colWidths=[0.16, 0.42, 0.42], cellLoc="left", loc="center", edges="horizontal")
     table.auto_set_font_size(False)
     table.set_fontsize(11)
     table.scale(1, 1.7)
