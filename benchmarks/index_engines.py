@@ -127,7 +127,7 @@ def search(engine: str, folder: Path, source: str) -> None:
         seconds = time.perf_counter() - start
         tagged = [find(query, setting, True) for query in known["queries"]]
         filtered = "none" if tagged[0] is None else f"{recall(tagged, known['tagged']):.3f}"
-        lines.append([setting, f"{1000 * seconds / QUERIES:.1f}", f"{recall(found, known['all']):.3f}", filtered])
+        lines.append([str(setting), f"{1000 * seconds / QUERIES:.1f}", f"{recall(found, known['all']):.3f}", filtered])
     print(json.dumps(lines))
 
 

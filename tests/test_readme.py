@@ -14,6 +14,8 @@ from unittest import mock
 import pytest
 from accelerate.commands import launch
 
+from mirror.modeling.backbone import load_backbone
+from mirror.modeling.save_checkpoint import save_encoder
 from tests.documents import ROOT, blocks, text_of
 
 
@@ -21,10 +23,14 @@ BLOCKS = [block for block in blocks("README.md") if block.language in ("bash", "
 LAUNCHER = re.search(r"accelerate launch ([^`]+)", text_of("README.md"))[1].split()
 MADE_HERE = shutil.ignore_patterns(".git", ".venv*", "out", "data", "build", "*.egg-info", "*_cache")
 # What makes the commands quick and keeps them on this machine; everything else is as it is printed.
-SMALLER = {
-    "--max_train_samples 12000": "--max_train_samples 600",
-    "--max_train_samples 10000": "--max_train_samples 600",
-}
+SMALLER = {"--max_train_samples 12000": "--max_train_samples 600"}
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+# pip would need an index; `make_environment` has installed what it would, and these are the commands of pyproject.toml.
+INSTALLED = """\
+pip() { :; }
+mirror-train() { .venv/bin/python run_mirror.py "$@"; }
+mirror-search() { .venv/bin/python -m mirror.tools.search "$@"; }
+"""
 
 
 def test_the_launcher_has_nothing_to_warn_of(monkeypatch):
@@ -42,16 +48,24 @@ def test_every_command_runs_in_its_order(tmp_path, bert_folder):
     makefile = checkout / "Makefile"
     makefile.write_text(smaller(makefile.read_text()))
     script = "\n".join(typed(block.text, block.language) for block in BLOCKS).replace("bert-base-uncased", bert_folder)
-    # pip would need an index; `make_environment` has installed what it would.
+    script = script.replace(MINILM, small_encoder(bert_folder, tmp_path / "encoder"))
     done = subprocess.run(
-        ["bash", "-euxo", "pipefail", "-c", "pip() { :; }\n" + smaller(script)], cwd=checkout, capture_output=True, text=True,
+        ["bash", "-euxo", "pipefail", "-c", INSTALLED + smaller(script)], cwd=checkout, capture_output=True, text=True,
         env={"PATH": os.defpath, "HOME": str(tmp_path), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-5000:]
     assert "mini-mlm" in done.stdout and "demo" in done.stdout  # the table of make demo
-    assert (checkout / "out/scores/results.md").is_file() and (checkout / "out/mirror/README.md").is_file()
-    found = [line for line in done.stdout.splitlines() if "\thow to read a table from a file\t" in line]
-    assert len(found) == 10
+    for folder in ("out/adapted", "out/python"):
+        assert (checkout / folder / "README.md").is_file() and (checkout / folder / "train_results.json").is_file()
+    found = [line for line in done.stdout.splitlines() if "\thow do I make an encoder smaller\t" in line]
+    assert len(found) == 10 and all(line.split("\t")[4].startswith("docs/") for line in found)
+
+
+def small_encoder(bert_folder: str, folder: Path) -> str:
+    """Save an encoder with mean pooling that takes the place of all-MiniLM-L6-v2."""
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    save_encoder(folder, model, tokenizer, "mean", max_seq_length=32)
+    return str(folder)
 
 
 def not_copied(folder: str, names: list[str]) -> set[str]:
