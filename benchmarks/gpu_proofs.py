@@ -339,7 +339,7 @@ def train(work: Path, name: str, launcher: list[str], *flags) -> None:
     start = ["-m", "accelerate.commands.launch", "--config_file", *launcher] if launcher else []
     run(*start, "run_mirror.py", "--model_name_or_path", work / "model", "--train_file", work / "texts.txt",
         "--output_dir", work / name, "--num_train_epochs", 1, "--dropout_rate", 0, "--validation_samples", 0,
-        "--near_duplicates", "off", "--keep_duplicates", "--disable_tqdm", "true", "--save_strategy", "steps",
+        "--keep_duplicates", "--disable_tqdm", "true", "--save_strategy", "steps",
         "--save_steps", TEXTS // BATCH // 2, *flags)  # fmt: skip
 
 

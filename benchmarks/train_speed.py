@@ -195,7 +195,7 @@ def train_ours(model: str, args: Namespace, way: str, precision: str, output_dir
         *("--temperature", str(TEMPERATURE), "--learning_rate", str(RATE), "--weight_decay", str(DECAY)),
         *("--disable_tqdm", "true", *PRECISIONS[precision]),
         *(str(args.mini_batch_size) if flag == CACHED else flag for flag in OURS[way]),
-        *("--validation_samples", "0", "--near_duplicates", "off"),  # as the others: nothing but the training
+        *("--validation_samples", "0"),  # as the others: nothing but the training
     ]
     run_mirror.main()
 

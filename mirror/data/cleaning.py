@@ -1,4 +1,4 @@
-"""Cleaning of a corpus: blank rows, repeated rows, near-duplicates, texts that are held out of training, and a report.
+"""Cleaning of a corpus: blank rows, repeated rows, texts that are held out of training, and a report.
 
 Texts are compared by hashes, and the result selects rows of a dataset that stays on disk. Memory grows by some 50 bytes per row,
 whatever the length of the texts.
@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from datasets import Dataset, IterableDataset
-from datasketch import MinHash, MinHashLSH
 
-from mirror.common.errors import InputError, printable
+from mirror.common.errors import InputError
 from mirror.data.augmentation import augmentation_name, is_maskable
 from mirror.data.files import reading
 from mirror.data.source import CorpusSource, source_name
@@ -28,17 +25,7 @@ if TYPE_CHECKING:  # it imports torch
 
 
 READ_ROWS = 10_000  # rows in memory at once
-COMPARED_ROWS = 20_000  # rows that the report searches for near-duplicates, in about a second
-SIMILARITY = 0.8  # Jaccard similarity from which two texts are near-duplicates
-PERMUTATIONS = 64  # of MinHash
 HELD_OUT_TEXTS = 1000
-
-
-class NearDuplicates(NamedTuple):
-    """Rows that are near-duplicates of an earlier row, which is not one itself."""
-
-    rows: np.ndarray  # (M,) indices
-    examples: list[tuple[str, str]]  # some of them, each beside the earlier text
 
 
 @dataclass
@@ -51,7 +38,6 @@ class Corpus:
     duplicate_rows: int = 0  # rows equal to an earlier one, whether dropped or kept
     read_rows: int = 0  # not blank, duplicates included
     equal_pairs: int = 0  # unordered pairs of equal texts among the rows read: each can be a false negative
-    near_duplicates: NearDuplicates | None = None  # those that were dropped
     held_out_rows: int = 0
 
     def sample_texts(self, count: int = 8) -> list[str]:
@@ -89,32 +75,6 @@ def clean(rows: Dataset, source: CorpusSource | None = None) -> Corpus:
     pairs = int((counts * (counts - 1) // 2).sum())
     blank, repeated = seen - len(position), int((~is_first).sum())
     return Corpus(rows.select(position[kept]), source, blank, repeated, len(position), pairs)
-
-
-def find_near_duplicates(rows: Dataset) -> NearDuplicates:
-    """Find rows whose `text` is almost that of an earlier row, in about 60 microseconds and 2 kB of memory per row.
-
-    Two texts are near-duplicates if their sets of words and pairs of neighboring words, in lower case and without punctuation, have
-    a Jaccard similarity of at least `SIMILARITY`. MinHash finds the candidates.
-    """
-    index = MinHashLSH(threshold=SIMILARITY, num_perm=PERMUTATIONS)
-    found, examples, row = [], [], -1
-    for batch in rows.select_columns(["text"]).iter(batch_size=1000):
-        shingles = [_shingles(text) for text in batch["text"]]
-        for own, signature in zip(shingles, MinHash.generator(shingles, num_perm=PERMUTATIONS), strict=True):
-            row += 1
-            for at in sorted(index.query(signature)):
-                earlier = rows[at]["text"]
-                first, second = {*own}, {*_shingles(earlier)}
-                if len(first & second) / max(1, len(first | second)) >= SIMILARITY:  # 0 for two texts without words
-                    break
-            else:
-                index.insert(row, signature, check_duplication=False)
-                continue
-            found.append(row)
-            if len(examples) < 3:
-                examples.append((rows[row]["text"], earlier))
-    return NearDuplicates(np.array(found, dtype=np.int64), examples)
 
 
 def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset | None]:
@@ -209,18 +169,6 @@ def second_text(text: str, text_pair: str) -> str:
     return text_pair or text
 
 
-def _shingles(text: str) -> list[bytes]:
-    words = re.findall(r"\w+", text.lower())
-    return [" ".join(run).encode() for run in (*zip(words), *pairwise(words))]
-
-
-def near_duplicates_of(corpus: Corpus) -> NearDuplicates | None:
-    """Return the near-duplicates that were dropped, or those among the first rows. None: a stream, or switched off."""
-    if corpus.near_duplicates or corpus.source.near_duplicates == "off" or isinstance(corpus.rows, IterableDataset):
-        return corpus.near_duplicates
-    return find_near_duplicates(corpus.rows.select(range(min(len(corpus.rows), COMPARED_ROWS))))
-
-
 def false_negative_chance(equal_pairs: int, rows: int, batch_size: int) -> float:
     """Return the chance that a random batch holds two equal texts (Poisson approximation of drawing without replacement)."""
     if rows < 2:
@@ -228,9 +176,7 @@ def false_negative_chance(equal_pairs: int, rows: int, batch_size: int) -> float
     return abs(math.expm1(-equal_pairs * batch_size * (batch_size - 1) / (rows * (rows - 1))))
 
 
-def corpus_report(
-    corpus: Corpus, dataset: TwoViews, batch_size: int, near_duplicates: NearDuplicates | None = None
-) -> dict[str, float | int | str | list[int]]:
+def corpus_report(corpus: Corpus, dataset: TwoViews, batch_size: int) -> dict[str, float | int | str | list[int]]:
     """Return facts of the corpus for the log, `train_results.json` and the model card. They contain no text.
 
     The report of a stream is empty, because it is not read ahead. `batch_size` rows are compared in one step.
@@ -257,32 +203,20 @@ def corpus_report(
         "share_span_masked": masked / len(corpus.rows),
         "batch_size": batch_size,
         "false_negative_chance_with_duplicates": chance,
-        "near_duplicate_rows": len(near_duplicates.rows) if near_duplicates else None,
-        "near_duplicates": corpus.source.near_duplicates,
     }
 
 
-def format_report(report: dict, near_duplicates: NearDuplicates | None = None) -> str:
-    """Return the report as a few aligned lines, with examples of the near-duplicates."""
+def format_report(report: dict) -> str:
+    """Return the report as a few aligned lines."""
     if not report:
         return "  streamed: rows are seen once, duplicates are not looked for"
     low, median, high, longest = report["tokens_p5_p50_p95_max"]
     duplicates = "kept" if report["duplicates_kept"] else "dropped"
     chance = f"{report['false_negative_chance_with_duplicates']:.0%}"
-    near = []
-    if count := report["near_duplicate_rows"]:
-        dropped = report["near_duplicates"] == "drop"
-        searched = "" if dropped else f" of {min(report['rows'], COMPARED_ROWS):,}"
-        advice = "dropped" if dropped else "kept; --near_duplicates drop leaves them out"
-        near.append(f"  near-duplicates      {count:,}{searched} {advice}, such as")
-        for pair in near_duplicates.examples if near_duplicates else ():
-            shown = [text if len(text) <= 50 else f"{text[:47]}..." for text in map(printable, pair)]
-            near.append("    " + "  ~  ".join(shown))
     lines = [
         f"  rows                 {report['rows']:,}, and {report['held_out_rows']:,} held out to test on",
         f"  duplicates           {report['duplicate_rows']:,} {duplicates}; with them {report['batch_size']}-row batches"
         f" would hold a false negative {chance} of the time",
-        *near,
         f"  blank rows           {report['blank_rows_dropped']:,} dropped",
         f"  tokens per row       {low} / {median} / {high} / {longest} (5%, median, 95%, longest)",
         f"  cut at the limit     {report['share_at_max_length']:.1%} of the rows reach --max_seq_length",

@@ -10,13 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
 
 from mirror.common.errors import InputError, one_line
 from mirror.common.hub import INSTEAD, hub_failure
 from mirror.data.cache import load_dataset, map_rows
-from mirror.data.cleaning import Corpus, clean, find_near_duplicates
+from mirror.data.cleaning import Corpus, clean
 from mirror.data.docstrings import collect, training_texts
 from mirror.data.document_corpus import MAX_TOKENS, docstring_pairs, document_corpus, pair_kinds
 from mirror.data.documents import are_documents
@@ -149,18 +148,12 @@ def read_batches(rows: Dataset | IterableDataset, batch_size: int, name: str) ->
 
 def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str) -> Corpus:
     is_stream = isinstance(rows, IterableDataset)
-    if is_stream and source.near_duplicates == "drop":
-        raise InputError("--near_duplicates drop compares all texts; leave out --streaming")
     corpus = Corpus(rows.filter(_have_text, batched=True), source) if is_stream else clean(rows, source)
     with reading(name):
         if next(iter(corpus.rows), None) is None:
             raise InputError(f"{name}: no text in it")
     if is_stream and source.max_train_samples:
         corpus.rows = corpus.rows.take(source.max_train_samples)
-    if source.near_duplicates == "drop":
-        corpus.near_duplicates = find_near_duplicates(corpus.rows)
-        kept = np.setdiff1d(np.arange(len(corpus.rows)), corpus.near_duplicates.rows)
-        corpus.rows = corpus.rows.select(kept)
     return corpus
 
 

@@ -168,8 +168,6 @@ def document_corpus(
     for name in ("pair_columns", "pair_separator", "text_column", "streaming"):
         if getattr(source, name):
             raise InputError(f"--{name} does not apply to documents; leave it out, or name files of texts")
-    if source.near_duplicates == "drop":
-        raise InputError("--near_duplicates drop compares rows of texts; leave it out for documents")
     if tokenizer is None:
         from transformers import AutoTokenizer
 

@@ -6,10 +6,9 @@ from dataclasses import asdict, dataclass, fields
 from typing import Annotated
 
 from mirror.common.errors import InputError
-from mirror.common.flags import at_least, condition, each_of, flag, one_of, run_checks
+from mirror.common.flags import at_least, condition, each_of, flag, run_checks
 
 
-NEAR_DUPLICATES = ("report", "drop", "off")
 PAIR_KINDS = ("question", "title", "heading", "signature", "link", "neighbor")
 AUTO_PAIRS = PAIR_KINDS[:-1]  # neighbors share a topic, not a meaning, and outnumber all others
 
@@ -86,11 +85,6 @@ class CorpusSource(SourceArguments):
     strict: bool = flag(False, "Whether to refuse a txt file with a line over 1 MB instead of leaving the line out.")
     keep_duplicates: bool = flag(
         False, "Whether to keep repeated rows. In a batch, two equal texts are false negatives."
-    )
-    near_duplicates: Annotated[str, one_of(NEAR_DUPLICATES)] = flag(
-        "report",
-        "What to do with rows that are almost equal to an earlier one, found by MinHash: report (count them in the "
-        "first 20,000 rows, with examples), drop (from all rows), or off.",
     )
 
 

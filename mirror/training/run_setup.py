@@ -17,7 +17,7 @@ from mirror.common.errors import InputError, one_line
 from mirror.common.files import make_output_folder
 from mirror.common.reuse import lock_output_dir
 from mirror.data.batches import LengthGroupedRows
-from mirror.data.cleaning import Corpus, corpus_report, format_report, hold_out, near_duplicates_of
+from mirror.data.cleaning import Corpus, corpus_report, format_report, hold_out
 from mirror.data.corpus import as_corpus
 from mirror.data.files import reading
 from mirror.data.source import source_name
@@ -152,9 +152,8 @@ def prepare_texts(
             raise InputError(f"{by_length} needs all texts at once; leave out --streaming or it")
         step_rows = args.train_batch_size * args.world_size
         dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
-    near_duplicates = near_duplicates_of(corpus)
-    report = corpus_report(corpus, dataset, args.train_batch_size, near_duplicates)
-    logger.info("corpus\n%s", format_report(report, near_duplicates))
+    report = corpus_report(corpus, dataset, args.train_batch_size)
+    logger.info("corpus\n%s", format_report(report))
     if grouped:
         dataset = LengthGroupedRows(dataset, step_rows * args.gradient_accumulation_steps, args.seed)
     return corpus, dataset, held_out, report

@@ -90,7 +90,6 @@ def test_few_documents_are_split_by_chapter(tmp_path, tokenizer):
     [
         ({"pair_columns": ["a", "b"]}, "--pair_columns does not apply to documents"),
         ({"streaming": True}, "--streaming does not apply"),
-        ({"near_duplicates": "drop"}, "--near_duplicates drop compares rows"),
         ({"pairs": ["headings"]}, "--pairs 'headings' is unknown; .*; did you mean 'heading'"),
         ({"pair_share": 0.0}, "--pair_share must be above 0"),
     ],

@@ -28,7 +28,7 @@ TRAINING = (
     *("--per_device_train_batch_size", "10", "--gather_negatives", "--bf16", "false", "--validation_samples", "0"),
     *("--pooling", "mean", "--max_seq_length", "24", "--span_mask_min_chars", "10", "--num_train_epochs", "2"),
     *("--seed", "5", "--save_strategy", "steps", "--save_steps", "10", "--disable_tqdm", "true", "--use_cpu"),
-    *("--learning_rate", "2e-5", "--keep_duplicates", "--near_duplicates", "off", "--dropout_rate", "0"),
+    *("--learning_rate", "2e-5", "--keep_duplicates", "--dropout_rate", "0"),
 )
 
 
