@@ -128,9 +128,14 @@ def make_tests(
     return tests or _single_text_tests(list(document_of), document_of)
 
 
+def are_names(texts: Sequence[str]) -> bool:
+    """Return whether the texts are names or words: fewer than a fourth of them have six words."""
+    return sum(len(words(text)) >= MIN_WORDS for text in texts) < LONG_SHARE * len(texts)
+
+
 def _single_text_tests(texts: Sequence[str], documents: Mapping[str, int] | None = None) -> list[OwnTextTest]:
     long = [text for text in texts if len(words(text)) >= MIN_WORDS]
-    if len(long) < max(MIN_TEXTS, LONG_SHARE * len(texts)):
+    if len(long) < MIN_TEXTS or are_names(texts):
         return [OwnTextTest.of("spellings", ((misspelled(text), text) for text in texts), documents)]
     by_words = OwnTextTest.of("words", ((some_words(text), text) for text in long), documents)
     try:

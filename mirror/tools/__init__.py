@@ -1,2 +1,2 @@
-"""Tools for a finished checkpoint: card, push, ONNX, search, demo, whitening, and the vectors of a corpus.
+"""The commands: train, evaluate, encode, search, compare, distill, export, push and others, one module each.
 Must not know: studies."""

@@ -58,9 +58,16 @@ class BaseEncoder:
 
 
 def load_base(
-    model: str | PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None, args: MirrorConfig, pairs: bool
+    model: str | PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    args: MirrorConfig,
+    pairs: bool,
+    names: bool = False,
 ) -> BaseEncoder:
-    """Load the base model, fill in what `args` leaves open (`MirrorConfig.resolve_for`), and log both."""
+    """Load the base model, fill in what `args` leaves open (`MirrorConfig.resolve_for`), and log both.
+
+    `pairs`: the rows are of two texts. `names`: the texts are names or words.
+    """
     if not isinstance(model, str) and any(type(each).__module__.startswith("peft.") for each in model.modules()):
         advice = "pass model.merge_and_unload(), and lora_rank for new ones"
         raise InputError(f"a model with adapters of peft is not trained as it is; {advice}")
@@ -75,7 +82,7 @@ def load_base(
     if args.lora_rank and isinstance(model, StaticModel):
         raise InputError(f"--lora_rank: {name} is a static encoder, which has no layers; leave the flag out")
     changed = args.resolve_for(
-        *(name, model.config.model_type, known.get("pooling"), pairs),
+        *(name, model.config.model_type, known.get("pooling"), pairs, names),
         length=min(known["max_seq_length"], position_limit(model)) if known.get("max_seq_length") else None,
         direction=direction_of(model.config),
         masks=bool(args.mask_token) or tokenizer.mask_token_id is not None,
@@ -85,6 +92,9 @@ def load_base(
     head = keep_modules(known, args.pooling, name)
     warn_of_similarity(name, known)
     logger.info(describe_base(name, known.get("pooling"), head, args, changed, direction_of(model.config)))
+    if names and not pairs and known.get("pooling") == args.pooling:
+        harm = "to adapt an encoder to names can make linking worse: score it before and after (docs/biomedical.md)"
+        logger.warning("most texts have fewer than six words; %s", harm)
     check_length(model, args.max_seq_length)
     encoder = Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*head])
     if len(head):

@@ -171,6 +171,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         model_type: str,
         pooling: str | None = None,
         pairs: bool = False,
+        names: bool = False,
         length: int | None = None,
         direction: str | None = None,
         masks: bool = True,
@@ -181,6 +182,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         Args:
             pooling, length: of a base model that is an encoder already. With another pooling it is not one.
             pairs: whether the second text of a row is its second view.
+            names: whether the texts are names or words.
             direction: `causal` or `bidirectional` for a decoder.
             masks: whether its tokenizer has a mask token.
             weights: number of weights of the model, for the default of `lora_rank`.
@@ -189,7 +191,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         """
         of_level = None if direction else options.LEVELS[self.level].get("pooling")
         self.pooling = self.pooling or pooling or of_level or options.default_pooling(model_type, direction)
-        changed = options.encoder_settings(self.level, self.given, pairs) if self.pooling == pooling else {}
+        changed = options.encoder_settings(self.level, self.given, pairs, names) if self.pooling == pooling else {}
         if length and self.pooling == pooling and "max_seq_length" not in self.given:
             changed["max_seq_length"] = length
         if not masks and self.masks_spans and not self.given & {*options.TEXT_NOISE}:

@@ -38,7 +38,9 @@ MASKLESS, MASKLESS_PAIRS = {"augmentation": "delete", "augmentation_rate": 0.2},
 # test on held-out texts and STS-B dev (docs/results.md). Any flag of the level, the noise on the text, the rate or
 # `max_steps` can stand here.
 ADAPTING = {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20}
-ENCODER_SETTINGS = {"word": {}, "phrase": {}, "sentence": ADAPTING, "passage": ADAPTING}
+ENCODER_SETTINGS = {"word": {}, "phrase": {"max_steps": 20}, "sentence": ADAPTING, "passage": ADAPTING}
+# The same for names instead of sentences: with deleted words or two epochs linking falls (docs/biomedical.md).
+ADAPTING_NAMES = {"span_mask_length": 2, "span_mask_min_chars": 8, "max_steps": 20}
 # The same for rows of two texts, which differ without noise (docs/documents.md).
 ADAPTING_PAIRS = {"augmentation": "none"}
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
@@ -118,7 +120,7 @@ class MirrorRunOptions:
     max_steps: int = flag(
         -1,
         "Total number of training steps. Overrides --num_train_epochs. -1 for no limit. Default: -1, or "
-        f"{ENCODER_SETTINGS['sentence']['max_steps']} (at most one pass) for sentences, passages and a base model that is an encoder.",
+        f"{ENCODER_SETTINGS['sentence']['max_steps']} (at most one pass) for a base model that is an encoder, except words and pairs.",
     )
 
 
@@ -188,8 +190,10 @@ class ViewOptions:
         None,
         f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
         "single tokens and words. reorder swaps words, delete removes them, crop keeps consecutive ones, repeat duplicates them. "
-        "Default: span, or {augmentation} at {augmentation_rate} for sentences, passages and a base model that is an encoder, "
-        "and for one without a mask token. none for pairs and a base model that is an encoder.".format(**ADAPTING),
+        "Default: span, or {augmentation} at {augmentation_rate} for sentences (not names), passages and a base model that is an "
+        "encoder, and for one without a mask token. none for pairs and a base model that is an encoder.".format(
+            **ADAPTING
+        ),
     )
     augmentation_rate: Annotated[float | None, share("It is a share of the words or tokens")] = flag(
         None,
@@ -340,8 +344,17 @@ def default_pooling(model_type: str, direction: str | None = None) -> str:
     return "cls" if model_type in CLS_FAMILIES else "mean"
 
 
-def encoder_settings(level: str, given: Collection[str], pairs: bool = False) -> dict[str, object]:
-    """Return what a base that is an encoder already changes in the preset of the level. Flags that were `given` win."""
+def encoder_settings(
+    level: str, given: Collection[str], pairs: bool = False, names: bool = False
+) -> dict[str, object]:
+    """Return what a base that is an encoder already changes in the preset of the level. Flags that were `given` win.
+
+    `pairs`: rows of two texts. `names`: the texts are names or words (`mirror.evaluation.own_text.are_names`).
+    """
     fixed = {*given}.union(*(flags for flags in ONE_CHOICE if {*given} & {*flags}))
-    settings = ADAPTING_PAIRS if pairs and ENCODER_SETTINGS[level] else ENCODER_SETTINGS[level]
+    settings, adapts_texts = ENCODER_SETTINGS[level], level in ("sentence", "passage")
+    if pairs:
+        settings = ADAPTING_PAIRS if adapts_texts else {}
+    elif names and adapts_texts:
+        settings = ADAPTING_NAMES
     return {name: value for name, value in settings.items() if name not in fixed}

@@ -25,8 +25,9 @@ from mirror.common.vectors import alignment, uniformity
 from mirror.data.batches import MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.cache import content_of
 from mirror.data.cleaning import Corpus
-from mirror.data.corpus import has_pairs, load_corpus
+from mirror.data.corpus import as_corpus, has_pairs, load_corpus
 from mirror.data.source import source_settings
+from mirror.evaluation.own_text import are_names
 from mirror.evaluation.run import make_task_scorer
 from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encoder
@@ -94,7 +95,10 @@ class MirrorTrainer(EncoderTrainer):
             train_dataset = load_corpus(train_dataset, max_tokens=args.max_seq_length)
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
         self._score_kept = selection.make_kept_score(args.keep, args.data_dir) if args.keep else None
-        self.base = load_base(model, processing_class, args, has_pairs(train_dataset))
+        with args.main_process_first(desc="texts"):
+            train_dataset = as_corpus(train_dataset)
+        names = are_names(train_dataset.sample_texts(500))
+        self.base = load_base(model, processing_class, args, has_pairs(train_dataset), names)
         model, tokenizer = self.base.model, self.base.tokenizer
         objective = make_loss(args, self.base.dimension, loss)
         packed = configure_noise_and_packing(

@@ -5,9 +5,12 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
+from mirror.modeling.backbone import load_backbone
+from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training.base_encoder import describe_base
 from mirror.training.config import MirrorConfig
-from mirror.training.options import ADAPTING_PAIRS, ENCODER_SETTINGS, LEVELS
+from mirror.training.options import ADAPTING_NAMES, ADAPTING_PAIRS, ENCODER_SETTINGS, LEVELS
+from mirror.training.trainer import MirrorTrainer
 from tests.tiny_trainer import make_trainer
 
 
@@ -16,10 +19,10 @@ TWO = {"gradient_accumulation_steps": 2}
 LENGTH = {"max_steps": SETTINGS["max_steps"]}
 
 
-def resolved(base: str | None = "mean", pairs: bool = False, **flags) -> dict:
+def resolved(base: str | None = "mean", pairs: bool = False, names: bool = False, **flags) -> dict:
     """What stands in a configuration for a base with the pooling `base`, and what `resolve_for` changed."""
     config = MirrorConfig(**flags)
-    changed = config.resolve_for("a/model", "bert", base, pairs)
+    changed = config.resolve_for("a/model", "bert", base, pairs, names)
     return vars(config) | {"changed": changed}
 
 
@@ -28,6 +31,9 @@ def test_an_encoder_has_its_own_noise_and_length_and_a_masked_lm_the_papers():
     assert encoder["changed"] == SETTINGS and {name: encoder[name] for name in SETTINGS} == SETTINGS
     assert resolved(pairs=True)["changed"] == ADAPTING_PAIRS and resolved(pairs=True, level="phrase")["changed"] == {}
     assert resolved(pairs=True, augmentation="crop")["changed"] == {}
+    assert resolved(names=True)["changed"] == ADAPTING_NAMES and resolved(names=True)["augmentation"] == "span"
+    assert resolved(names=True, pairs=True)["changed"] == ADAPTING_PAIRS and not resolved(None, names=True)["changed"]
+    assert resolved(names=True, level="phrase")["changed"] == LENGTH == resolved(level="phrase")["changed"]
     assert raw["changed"] == {} and (raw["augmentation"], raw["augmentation_rate"]) == ("span", None)
     assert raw["max_steps"] == -1 and all(raw[name] == value for name, value in LEVELS["sentence"].items())
     others = LEVELS["sentence"].keys() - SETTINGS.keys()
@@ -119,3 +125,22 @@ def test_a_stream_which_has_no_passes_is_trained_on_for_the_steps_of_an_encoder(
     assert second.args.max_steps == LENGTH["max_steps"]
     assert first.settings["augmentation"] == "span" and second.settings["augmentation"] == "delete"
     assert second.settings["augmentation_rate"] == 0.2
+
+
+def test_an_encoder_is_adapted_to_names_with_care_and_a_warning(bert_folder, tmp_path, caplog):
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    save_encoder(tmp_path / "encoder", model, tokenizer, "mean", max_seq_length=24)
+    names = [
+        f"{first} {second}" for first in ("red", "small", "old") for second in "car river cat bird house city".split()
+    ]
+    for texts, base, warns in (
+        (names, "encoder", True),
+        (names, None, False),
+        ([f"{name} runs to the old house" for name in names], "encoder", False),
+    ):
+        caplog.clear()
+        folder = str(tmp_path / base) if base else bert_folder
+        config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=4)
+        trainer = MirrorTrainer(folder, config, texts)
+        assert ("most texts have fewer than six words; to adapt an encoder to names can make" in caplog.text) == warns
+        assert (trainer.args.span_mask_length == 2 and trainer.args.augmentation == "span") == warns
