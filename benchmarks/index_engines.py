@@ -38,11 +38,12 @@ def main() -> None:
     args = parser.parse_args()
     if args.child:
         step, folder = args.child
-        (build if step == "build" else search)(args.engines[0], Path(folder), args.vectors)
+        STEPS[step](args.engines[0], Path(folder), args.vectors)
         return
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        write_truth(args.vectors, Path(folder, TRUTH))
+        # In a process of its own: one that is started has the peak memory of the one that started it.
+        run(args.engines[0], "truth", Path(folder, "none"), args.vectors)
         for engine in args.engines:
             made = Path(folder, engine)
             made.mkdir()
@@ -54,14 +55,14 @@ def main() -> None:
     print(markdown(header, rows))
 
 
-def write_truth(source: str, path: Path) -> None:
+def write_truth(engine: str, folder: Path, source: str) -> None:
     """Store the queries and their nearest rows, among all and among those with the tag."""
     everything = np.concatenate([*batches(source)])
     queries = everything[np.linspace(0, len(everything) - 1, QUERIES).astype(int)]
     scores = queries @ everything.T
     tagged = np.where(np.arange(len(everything)) % TAGS == TAG, scores, -2)
     best = [np.argpartition(-each, K, axis=1)[:, :K] for each in (scores, tagged)]
-    np.savez(path, queries=queries, all=best[0], tagged=best[1])
+    np.savez(folder.parent / TRUTH, queries=queries, all=best[0], tagged=best[1])
 
 
 def run(engine: str, step: str, folder: Path, vectors: str) -> tuple[str, float, float]:
@@ -85,6 +86,7 @@ def build(engine: str, folder: Path, source: str) -> None:
     if engine == "lancedb":
         import lancedb
         import pyarrow as pa
+        from lancedb.index import IvfSq
 
         database, table, row = lancedb.connect(folder), None, 0
         for vectors in batches(source):
@@ -93,7 +95,7 @@ def build(engine: str, folder: Path, source: str) -> None:
             block = pa.table({"row": np.arange(row, row + len(vectors)), "tag": tags, "vector": lists})
             table = (table.add(block) and table) if table else database.create_table("texts", block)
             row += len(vectors)
-        table.create_index(metric="cosine", index_type="IVF_PQ")
+        table.create_index("vector", config=IvfSq(distance_type="cosine"))
     elif engine == "usearch-f16":
         from usearch.index import Index
 
@@ -143,9 +145,9 @@ def search_lancedb(folder: Path):
     table = lancedb.connect(folder).open_table("texts")
 
     def find(query: np.ndarray, setting: int, tagged: bool) -> list[int]:
-        asked = table.search(query).distance_type("cosine").limit(K).nprobes(setting).refine_factor(10)
+        asked = table.search(query).distance_type("cosine").limit(K).nprobes(setting).refine_factor(4)
         asked = asked.where(f"tag = {TAG}", prefilter=True) if tagged else asked
-        return asked.select(["row"]).to_arrow()["row"].to_pylist()
+        return asked.select(["row", "_distance"]).to_arrow()["row"].to_pylist()
 
     return find
 
@@ -175,6 +177,7 @@ def search_faiss(folder: Path):
     return find
 
 
+STEPS = {"truth": write_truth, "build": build, "search": search}
 SEARCHES = {"lancedb": search_lancedb, "faiss-ivf-sq8": search_faiss, "usearch-f16": search_usearch}
 
 
