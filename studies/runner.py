@@ -27,7 +27,7 @@ from studies.study import Study
 
 logger = logging.getLogger("run_study")
 
-RUN_STUDY = Path(__file__).resolve().parents[2] / "run_study.py"
+RUN_STUDY = Path(__file__).resolve().parents[1] / "run_study.py"
 STOPS = (signal.SIGTERM, signal.SIGINT)
 POLL_SECONDS = 0.05
 # Where these are not the published settings.

@@ -15,7 +15,7 @@ from mirror.evaluation.published import CMLM_AVERAGES, CMLM_TASKS, MIRROR_BERT, 
 from mirror.training.options import CLS_FAMILIES, OWN_TEXT
 
 
-PACKAGE = Path(__file__).resolve().parents[1]
+PACKAGE = Path(__file__).resolve().parents[1] / "mirror"
 # Learning rates in a study are multiples of the model's default: 2e-5 at a width of 768, more for the embedded model.
 RATE = "learning_rate_times"
 AVERAGE = "average"  # label of the column that `Study.average` adds

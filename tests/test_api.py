@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def workplace(bert_folder, sentences, tmp_path_factory) -> Path:
     for name in ("my_texts.txt", "data/docs/train.txt"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("\n".join(sentences))
+    shutil.copy(ROOT / "CHANGELOG.md", folder)
     return folder
 
 

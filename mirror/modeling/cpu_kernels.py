@@ -200,8 +200,12 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TYPICAL_ROWS)
         self.bias = None if layer.bias is None else layer.bias.detach()
+        self.layer = (layer,)  # not registered as a module
 
     def forward(self, inputs: Tensor) -> Tensor:
+        # Autocast, which accelerate puts inside `model.forward`, converts the inputs of PyTorch's layers, and not these.
+        if torch.is_autocast_enabled("cpu"):
+            return self.layer[0](inputs)
         return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, "none", [], "none")
 
 
@@ -222,7 +226,7 @@ def packed_types() -> set[torch.dtype]:
 def packed_linear(model: nn.Module, types: Collection[torch.dtype]) -> Iterator[None]:
     """Replace the linear layers of `model` on the CPU that have one of these types by `PackedLinear` of their weights."""
     replaced = []
-    for module in list(model.modules()) if types and not torch.is_autocast_enabled("cpu") else ():
+    for module in list(model.modules()) if types else ():
         for name, layer in module.named_children():
             # Hooks may change a layer at each call, and weights of another kind (sharded, quantized) cannot be copied.
             has_hooks = layer._forward_hooks or layer._forward_pre_hooks

@@ -60,10 +60,12 @@ def test_layers_in_bfloat16_too():
         with packed_linear(layers, {torch.bfloat16}):
             assert not any(type(module) is nn.Linear for module in layers)
             found = layers(inputs.bfloat16())
-        with torch.autocast("cpu", torch.bfloat16), packed_linear(layers, {torch.bfloat16}):
-            assert type(layers[0]) is nn.Linear  # autocast would not convert the inputs
+        with packed_linear(layers.float(), {torch.float32}), torch.autocast("cpu", torch.bfloat16):
+            within_autocast = layers(inputs)
     assert found.dtype == torch.bfloat16 and expected.std() > 0.05
     torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=0)
+    assert within_autocast.dtype == torch.bfloat16  # as PyTorch's own layers
+    torch.testing.assert_close(within_autocast.float(), expected, atol=2e-2, rtol=0)
 
 
 def test_an_encoder_gives_the_same_vectors(bert_folder, sentences, monkeypatch):

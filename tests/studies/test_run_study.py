@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-import run_eval
 import run_study
 from mirror.common.errors import InputError, run_main
 from mirror.evaluation import plots
+from mirror.tools import evaluate
 from mirror.training.arguments import parse_arguments
 from studies import jobs, runner, setup
 from studies.study import STUDIES, Cell, Study
@@ -370,7 +370,7 @@ def test_the_base_model_is_scored_with_the_settings_of_its_checkpoints(bert_fold
     """Same maximum length, and the pooling of the cell or else its own, by flags that the real run_eval.py accepts."""
     run(monkeypatch, workplace, bert_folder, "--max_cells", 1, "--", "--max_seq_length", 24)
     monkeypatch.setattr(sys, "argv", ["run_eval.py", *calls(workplace)[0][1:]])
-    args = run_eval.parse_arguments()
+    args = evaluate.parse_arguments()
     assert (args.model_name_or_path, args.tasks, args.pooling) == (bert_folder, ["rg65"], "mean")
     assert (args.max_seq_length, args.no_cache, args.published) == (24, True, "none")
     encoder = shutil.copytree(bert_folder, workplace / "encoder")
