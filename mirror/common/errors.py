@@ -33,11 +33,6 @@ def one_line(error: object, limit: int = 300) -> str:
     return " ".join(str(error).split())[:limit] or type(error).__name__
 
 
-def printable(text: str) -> str:
-    """Return a user's text with line breaks and other control characters as escapes, for one line of a log."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
-
-
 def reason(error: BaseException) -> str:
     """Return an error's message in one line, after its type if the message alone says little."""
     message, name = one_line(error), type(error).__name__

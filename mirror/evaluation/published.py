@@ -4,7 +4,8 @@ published_mirror_bert.tsv has all numbers of Mirror-BERT, with the checkpoint th
 has Tables 1 to 7 of CMLM in percent, as printed. "CMLM+BR" in Table 6 is printed as "ours", and ", frozen" and ", trained"
 tell the halves of Table 4 apart. The poster of Mirror-BERT prints .434 for fastText on English (average .450) where the
 paper has .528 (.461), which is used. The paper's Russian STS is deepPavlovEval's and not the set of the task `sts_ru`.
-published_others.tsv has scores of MTEB and of SimCSE.
+published_others.tsv has scores of MTEB and of SimCSE, published_cmlm_systems.tsv the rows of CMLM that have a checkpoint: both
+rows of mBERT and XLM-R are from XTREME, and Table 2 does not tell the size of XLM-R.
 
 A row of `ROWS` contains only scores under the same protocol as the task of that name. Where two protocols exist there are
 two tasks: `sickr` is the test part as in the papers, `sickr_full` all 9,927 pairs as in MTEB.
@@ -74,22 +75,6 @@ _CODES = {
 CMLM_TASKS = {"1": _SENTEVAL, "2": _XEVAL, "3": _XEVAL, "7": _SENTEVAL}
 CMLM_TASKS["5"] = {column: f"tatoeba_{code}" for column, code in _CODES.items()}
 CMLM_TASKS["6"] = {code: f"tatoeba_{code}" for code in "fra cmn spa deu rus ita tur por hun jpn nld".split()}
-# System -> table and row of CMLM. The baselines without a checkpoint of that name are only in the tables of studies.
-CMLM_SYSTEMS = {
-    "cmlm-base": (("1", "CMLM base"),),
-    "cmlm-large": (("1", "CMLM large"),),
-    "bert-large-uncased mean": (("1", "English BERT large"),),
-    "bert-base-multilingual-cased mean": (("2", "mBERT"),),
-    "bert-base-multilingual-cased": (("5", "mBERT"),),  # both from XTREME; Table 2 does not tell the size of XLM-R
-    "xlm-roberta-large": (("5", "XLM-R"),),
-    "LASER": (("3", "LASER"), ("5", "LASER")),
-    "cmlm-multilingual": (("2", "CMLM"),),
-    "cmlm-multilingual-s1": (("3", "S1"),),
-    "cmlm-multilingual-s2": (("3", "S2"),),
-    "cmlm-multilingual-s3": (("3", "S3"), ("5", "CMLM+BR")),
-    "cmlm-multilingual-s3-nli": (("3", "S3+NLI"), ("5", "CMLM+BR+NLI")),
-    "cmlm-f-mbert": (("3", "f-mBERT"),),
-}
 # Every printed number of CMLM: (table, row, column) -> percent.
 CMLM = {(row["table"], row["row"], row["column"]): float(row["value"]) for row in _read_tsv("published_cmlm.tsv")}
 
@@ -118,7 +103,10 @@ def _all_rows() -> list[Row]:
     for system, found in numbers.items():
         places = dict.fromkeys(n.table if n.table.startswith("section") else f"Table {n.table}" for n in found)
         rows.append(Row(system, f"Mirror-BERT {', '.join(places)}", {n.score: n.value for n in found}))
-    for system, places in CMLM_SYSTEMS.items():
+    systems: dict[str, list[tuple[str, str]]] = {}
+    for line in _read_tsv("published_cmlm_systems.tsv"):
+        systems.setdefault(line["system"], []).append((line["table"], line["row"]))
+    for system, places in systems.items():
         tables = " and ".join(table for table, _ in places)
         found = ((CMLM_TASKS[table], printed_table(table)[row].items()) for table, row in places)
         scores = {tasks[column]: score for tasks, items in found for column, score in items if column in tasks}

@@ -5,11 +5,9 @@ from __future__ import annotations
 import io
 import logging
 
-import pytest
 from tqdm.auto import tqdm
 
 from mirror.common.cli import LogHandler
-from mirror.common.errors import printable
 
 
 def test_a_line_never_follows_a_progress_bar_on_its_line():
@@ -21,8 +19,3 @@ def test_a_line_never_follows_a_progress_bar_on_its_line():
         handler.emit(logging.makeLogRecord({"msg": "a line"}))
     before = stream.getvalue().partition("a line\n")[0]
     assert before.rpartition("\r")[2].strip() == "" and before.endswith("\r")  # the bar was overwritten by blanks
-
-
-@pytest.mark.parametrize(("text", "shown"), [("a\nb\r\x1b[2J\u2028", r"a\nb\r\x1b[2J\u2028"), ("für 猫", "für 猫")])
-def test_a_text_is_printed_on_one_line(text, shown):
-    assert printable(text) == shown
