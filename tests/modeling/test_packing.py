@@ -146,7 +146,12 @@ def test_all_ways_of_packed_attention_agree(drophead, scaling, causal, softcap, 
 @pytest.mark.parametrize("long", [mirror.modeling.cpu_kernels.LONG, 2])
 @pytest.mark.parametrize(
     ("sliding_window", "drophead", "softcap"),
-    [(None, False, None), (2, True, None), (2, False, 0.8), (None, True, 0.8)],
+    [
+        (None, False, None),
+        pytest.param(2, True, None, marks=pytest.mark.slow),
+        pytest.param(2, False, 0.8, marks=pytest.mark.slow),
+        (None, True, 0.8),
+    ],
 )
 def test_the_gradient_of_attention_by_length(drophead, softcap, sliding_window, long, monkeypatch):
     """Compare with finite differences in float64."""

@@ -245,6 +245,7 @@ def test_a_signal_keeps_what_is_done(bert_folder, workplace, real_processes, mon
     assert "| after | 0.3850 ± 0.0778 |" in (workplace / "out/table.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_cell_that_outlives_its_study_is_not_run_twice(bert_folder, workplace, real_processes, monkeypatch, caplog):
     waits = "import pathlib, sys, time\npathlib.Path(sys.argv[0]).with_name('begun').touch()\ntime.sleep(60)\n"
     run(monkeypatch, workplace, bert_folder, "--seeds", 33, "--rows", "before")

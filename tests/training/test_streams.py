@@ -67,6 +67,7 @@ def test_a_stream_is_resumed_bit_for_bit_in_every_pass(bert_folder, sentences, t
     assert_resumes(make, tmp_path, **flags)
 
 
+@pytest.mark.slow
 def test_a_stream_of_documents_is_too(bert_folder, sentences, tmp_path):
     def make(folder, **flags):
         return make_cmlm_trainer(bert_folder, rows_of(sentences[:120]), folder, streaming=True, dropout=0.1, **flags)
