@@ -130,12 +130,16 @@ def make_tests(
 
 def are_names(texts: Sequence[str]) -> bool:
     """Return whether the texts are names or words: fewer than a fourth of them have six words."""
-    return sum(len(words(text)) >= MIN_WORDS for text in texts) < LONG_SHARE * len(texts)
+    return len(_long_texts(texts)) < LONG_SHARE * len(texts)
+
+
+def _long_texts(texts: Sequence[str]) -> list[str]:
+    return [text for text in texts if len(words(text)) >= MIN_WORDS]
 
 
 def _single_text_tests(texts: Sequence[str], documents: Mapping[str, int] | None = None) -> list[OwnTextTest]:
-    long = [text for text in texts if len(words(text)) >= MIN_WORDS]
-    if len(long) < MIN_TEXTS or are_names(texts):
+    long = _long_texts(texts)
+    if len(long) < max(MIN_TEXTS, LONG_SHARE * len(texts)):
         return [OwnTextTest.of("spellings", ((misspelled(text), text) for text in texts), documents)]
     by_words = OwnTextTest.of("words", ((some_words(text), text) for text in long), documents)
     try:

@@ -5,7 +5,7 @@ has Tables 1 to 7 of CMLM in percent, as printed. "CMLM+BR" in Table 6 is printe
 tell the halves of Table 4 apart. The poster of Mirror-BERT prints .434 for fastText on English (average .450) where the
 paper has .528 (.461), which is used. The paper's Russian STS is deepPavlovEval's and not the set of the task `sts_ru`.
 published_others.tsv has scores of MTEB and of SimCSE, published_cmlm_systems.tsv the rows of CMLM that have a checkpoint: both
-rows of mBERT and XLM-R are from XTREME, and Table 2 does not tell the size of XLM-R.
+rows of mBERT and XLM-R are from XTREME, and Table 2 does not state the size of XLM-R.
 
 A row of `ROWS` contains only scores under the same protocol as the task of that name. Where two protocols exist there are
 two tasks: `sickr` is the test part as in the papers, `sickr_full` all 9,927 pairs as in MTEB.

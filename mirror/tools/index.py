@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,9 +103,8 @@ def build_index(folder: str | Path, rows: Dataset, encode: Encode, encoder: str)
                 bar.update(len(vectors))
         recall = 1.0
         if len(rows) >= INDEXED_ROWS:
-            from lancedb.index import (
-                IvfSq,  # finds more than IvfPq and is built in a seventh of the time (docs/search.md)
-            )
+            # IvfSq finds more than IvfPq and is built in a seventh of the time (docs/search.md).
+            from lancedb.index import IvfSq
 
             table.create_index(VECTOR, config=IvfSq(distance_type="cosine"))
         work.save({"rows": len(rows)})
@@ -128,14 +127,10 @@ def _digest(rows: Dataset) -> str:
     found = xxhash.xxh3_128()
     for batch in rows.iter(10_000):
         for column in batch.values():
-            _update(found, column)
+            for cell in column:
+                text = cell.encode("utf-8", "surrogatepass")
+                found.update(len(text).to_bytes(8, "little") + text)
     return found.hexdigest()
-
-
-def _update(found: xxhash.xxh3_128, cells: Iterable[str]) -> None:
-    for cell in cells:
-        text = cell.encode("utf-8", "surrogatepass")
-        found.update(len(text).to_bytes(8, "little") + text)
 
 
 def _as_lists(vectors: np.ndarray):

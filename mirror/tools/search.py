@@ -57,13 +57,14 @@ def main() -> None:
     from mirror.data.documents import are_documents
     from mirror.tools.index import TextIndex, build_index, is_index
 
-    stored = args.texts if is_index(args.texts) else args.index
-    is_folder = not is_index(args.texts) and are_documents([args.texts])
+    from_index = is_index(args.texts)
+    stored = args.texts if from_index else args.index
+    is_folder = not from_index and are_documents([args.texts])
     columns = args.id_column or args.show_columns or args.text_column or args.qrels
-    if columns and (is_folder or is_index(args.texts)):
+    if columns and (is_folder or from_index):
         what = "documents have no columns or ids" if is_folder else "an index has the columns that it was built with"
         raise InputError(f"{args.texts}: {what}; leave out the flags of columns and --qrels")
-    documents = None if is_folder or is_index(args.texts) else read_texts(args)
+    documents = None if is_folder or from_index else read_texts(args)
     queries = read_queries(args) if args.queries else {"": args.query} if args.query is not None else None
 
     from mirror.common import trust

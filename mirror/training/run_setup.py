@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from datasets import Dataset, IterableDataset, disable_progress_bars
@@ -18,7 +17,6 @@ from mirror.common.files import make_output_folder
 from mirror.common.reuse import lock_output_dir
 from mirror.data.batches import LengthGroupedRows
 from mirror.data.cleaning import Corpus, corpus_report, format_report, hold_out
-from mirror.data.corpus import as_corpus
 from mirror.data.files import reading
 from mirror.data.source import source_name
 from mirror.data.views import TwoViews, two_view_dataset
@@ -108,12 +106,12 @@ def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -
 
 
 def prepare_texts(
-    texts: Corpus | Sequence[str] | Dataset | IterableDataset,
+    corpus: Corpus,
     tokenizer: PreTrainedTokenizerBase,
     prompts: tuple[str, str],
     args: MirrorConfig,
 ) -> tuple[Corpus, TwoViews | LengthGroupedRows, HeldOutScores | None, dict]:
-    """Read the texts, hold some out, make two views of the others, each with its prompt, and log a report.
+    """Hold some texts out, make two views of the others, each with its prompt, and log a report.
 
     Returns the corpus without held-out texts, its views, tests on the others if any, and the report.
     """
@@ -121,7 +119,6 @@ def prepare_texts(
         raise InputError("--per_device_train_batch_size 1: a text without other texts has no negatives; use 2 or more")
     views = args.view_settings(tokenizer, *prompts)
     with args.main_process_first(desc="two views of each text"):  # the first process of a machine writes the cache
-        corpus = as_corpus(texts)
         if not args.force:
             check_texts_are_known(corpus.sample_texts(200), tokenizer)
         with reading(source_name(corpus.source)):
