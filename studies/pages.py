@@ -7,8 +7,8 @@
 Writes a page and a figure of each study, and keeps the scores of each base model in `O/results/BASE.json`. A page shows the base models
 of the folders and those that earlier runs kept. Without folders, all pages are written anew from what is kept. If `--output_dir` has
 a README.md, the overview goes between its lines `<!-- verdicts -->` and `<!-- end of verdicts -->`. The text of a page below the heading
-"Remarks" stays, and each page repeats `O/results/BASE.md`, which describes the base model. A study that nothing here can test has a page that
-says why.
+"Remarks" stays, and each page repeats `O/results/BASE.md`, which describes the base model. The studies that nothing here can test share the page
+`untested.md`, which says why.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from studies.study import STUDIES, Study, family_of, find_study
 
 FACTS = "study.json"  # in an output folder: what a page needs besides the cells
 KEPT = "results"  # folder of the scores that the pages keep
+UNTESTED = "untested"  # page of the studies that nothing here can test
 REMARKS = "## Remarks\n"
 FAMILIES = {"bert": "BERT", "roberta": "RoBERTa"}
 PAPERS_MODELS = ("bert-base-uncased", "roberta-base")
@@ -116,14 +117,23 @@ def main() -> None:
     changed = {study for study, _ in found} or STUDIES
     for name in [name for name in STUDIES if name in changed]:
         bases = [kept[base][name] for base in sorted(kept) if name in kept[base]]
-        if bases or STUDIES[name].untested:
+        if bases:
             page, path = format_page(find_study(name), bases, pages), pages / f"{name}.md"
-            if bases:
-                draw(bases, pages / f"{name}.svg")
+            draw(bases, pages / f"{name}.svg")
             _, heading, remarks = (path.read_text(encoding="utf-8") if path.exists() else "").partition(REMARKS)
             atomic_write_text(path, page + (f"\n{heading}{remarks}" if heading else ""))
+    if untested := untested_studies(kept):
+        sections = (f"#{format_page(find_study(name), (), pages)}" for name in untested)
+        atomic_write_text(pages / f"{UNTESTED}.md", "# Studies that nothing here can test\n\n" + "\n".join(sections))
     if readme.exists():
         atomic_write_text(readme, f"{before}{BEGIN}\n{format_overview(kept, pages)}\n{END}{after}")
+
+
+def untested_studies(kept: Mapping[str, Mapping[str, Base]]) -> list[str]:
+    """Return the names of the studies that have no scores and say why."""
+    return [
+        name for name, study in STUDIES.items() if study.untested and not any(name in each for each in kept.values())
+    ]
 
 
 def format_page(study: Study, bases: Sequence[Base], pages: Path) -> str:
@@ -160,8 +170,11 @@ def format_page(study: Study, bases: Sequence[Base], pages: Path) -> str:
 def format_overview(kept: Mapping[str, Mapping[str, Base]], folder: Path) -> str:
     """Format what agrees and what does not, and a table of all pages. `kept`: name of a base model -> study -> results."""
 
+    untested = untested_studies(kept)
+
     def links(studies: set[str]) -> str:
-        return ", ".join(f"[{name}]({name}.md)" for name in STUDIES if name in studies) or "nothing"
+        named = [name for name in STUDIES if name in studies]
+        return ", ".join(f"[{name}]({UNTESTED if name in untested else name}.md)" for name in named) or "nothing"
 
     bases, facts = sorted(kept), []
     judged = {(name, base): judgements_of(kept[base][name]).values() for base in bases for name in kept[base]}
@@ -184,7 +197,7 @@ def format_overview(kept: Mapping[str, Mapping[str, Base]], folder: Path) -> str
         if set(shown) == {"not run"}:
             reason = f"not tested here: {study.untested}" if study.untested else "not in the paper"
             shown = [reason] + [""] * (len(bases) - 1)
-        lines += [[links({name}), study.paper, *shown]] if (folder / f"{name}.md").exists() else []
+        lines += [[links({name}), study.paper, *shown]] if name in untested or (folder / f"{name}.md").exists() else []
     return "".join(f"- {fact}\n" for fact in facts) + f"\n{scores.markdown(lines, range(len(lines[0])))}"
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 import run_study
 from mirror.common.errors import run_main
 from studies.cell import LOG, run_cell
-from studies.study import RATE, Cell, Claim, Column, Study
+from studies.study import RATE, STUDIES, Cell, Claim, Column, Study
 from tests.evaluation.folder import write_tsv
 
 
@@ -26,6 +26,7 @@ STUDY = Study(
     published={"bert-base-uncased": {"after": {"rg65": 0.25}}},
     claims=(Claim("after", "before", "rg65"),),
 )
+SENTENCES = Cell("after", ("rg65",), ("texts.txt",))
 # The scripts log how they were called. A trained "model" stores its seed, which becomes the score.
 HEAD = """
 import hashlib, json, pathlib, sys
@@ -118,3 +119,8 @@ def calls(workplace: Path) -> list[list[str]]:
 
 def value(call: list[str], flag: str) -> str:
     return call[call.index(flag) + 1]
+
+
+def declare(monkeypatch, *cells: Cell, title: str = "S", **fields) -> None:
+    """Replace the study `small` by one of these cells."""
+    monkeypatch.setitem(STUDIES, "small", Study(title, cells, RG65, **fields))

@@ -139,8 +139,6 @@ def test_the_overview_says_in_lines_and_a_table_what_agrees_on_which_base_model(
     bases = {"good": (0.5, 0.55, 0.6), "bad": (0.05, 0.06, 0.07)}
     folders = [write_results(tmp_path / name / "small", after=after, half=HALF) for name, after in bases.items()]
     make_pages(monkeypatch, docs, *folders)
-    assert not (docs / "big.md").exists()  # pages of the folders' studies only
-    make_pages(monkeypatch, docs)
     assert (docs / "README.md").read_text() == (
         "Before.\n<!-- verdicts -->\n\n"
         "- **bad**: of 2 differences 0 as in the paper, 0 unresolved, 2 the other way round. Studies: contradicted 1.\n"
@@ -152,10 +150,10 @@ def test_the_overview_says_in_lines_and_a_table_what_agrees_on_which_base_model(
         "| | the paper | bad | good |\n| --- | --- | --- | --- |\n"
         "| [small](small.md) | Training helps, and half of it helps less. | contradicted (2 the other way round) "
         "| agrees (2 as in the paper) |\n"
-        "| [big](big.md) | It helps. | not tested here: no data |  |\n\n<!-- end of verdicts -->\nAfter.\n"
+        "| [big](untested.md) | It helps. | not tested here: no data |  |\n\n<!-- end of verdicts -->\nAfter.\n"
     )
-    assert (docs / "big.md").read_text() == (  # what the paper has, for the day that someone can run it
-        "# Big\n\n**The paper.** It helps.\n\n**Verdict.** not tested here: no data\n\n"
+    assert (docs / "untested.md").read_text() == (  # what the paper has, for the day that someone can run it
+        "# Studies that nothing here can test\n\n## Big\n\n**The paper.** It helps.\n\n**Verdict.** not tested here: no data\n\n"
         "| difference | in the paper |\n| --- | ---: |\n| after above before: rg65 | +0.3000 |\n"
     )
 
