@@ -195,15 +195,18 @@ def run(monkeypatch, *argv) -> None:
     distill.main()
 
 
-@pytest.mark.parametrize("student", ["layers:1", "static", "static:8", "dimensions:8"])
+@pytest.mark.parametrize(
+    "student", ["layers:1", "static", pytest.param("static:8", marks=pytest.mark.slow), "dimensions:8"]
+)
 def test_a_student_learns_and_its_card_compares_it(teacher, sentences, tmp_path, monkeypatch, capsys, student):
     texts = sentences + [f"{first} {second}" for first, second in zip(sentences, reversed(sentences), strict=True)] * 2
     texts += [f"{first} {second}" for first, second in zip(sentences, sentences[7:], strict=False)]
-    (tmp_path / "texts.txt").write_text("\n".join(texts))
+    write_tsv(tmp_path / "texts.tsv", ("number", "body"), enumerate(texts))
     rows = [("dev", sentences[n % 240], sentences[(n * 7 + 1) % 240], (n * 29) % 251 / 50) for n in range(1500)]
     write_tsv(tmp_path / "sts/stsb_dev.tsv", ("subset", "sentence1", "sentence2", "score"), rows)
     out = tmp_path / "out"
-    flags = ["--texts", tmp_path / "texts.txt", "--student", student, "--output_dir", out, "--max_steps", 8]
+    flags = ["--texts", tmp_path / "texts.tsv", "--text_column", "body", "--student", student, "--output_dir", out]
+    flags += ["--max_steps", 8]
     rate = 1e-4 if student.startswith("dimensions") else 1e-3  # it starts from the best projection
     run(monkeypatch, teacher, *flags, "--learning_rate", rate, "--tasks", "stsb_dev", "--data_dir", tmp_path)
 
