@@ -123,10 +123,9 @@ def test_output_for_programs_is_utf_8_whatever_the_locale_says(encoder, files, l
     assert done.stdout.decode("utf-8").split("\t")[3] == f"{TEXTS[1]}\n"
 
 
-@pytest.mark.parametrize(
-    ("what", "offline"),
-    [("dataset", "0"), *(pytest.param(*case, marks=pytest.mark.slow) for case in (("dataset", "1"), ("model", "0"), ("model", "1")))],
-)  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize("offline", ["0", "1"])
+@pytest.mark.parametrize("what", ["dataset", "model"])
 def test_an_unreachable_hub_is_tried_once(encoder, files, what, offline):
     flags = ["--dataset_name", "no/data"] if what == "dataset" else ["--input_file", str(files / "texts.txt")]
     flags += ["--model_name_or_path", "no/model" if what == "model" else encoder, "--output_dir", str(files / "out")]

@@ -154,7 +154,7 @@ def test_all_ways_of_packed_attention_agree(drophead, scaling, causal, softcap, 
     ],
 )
 def test_the_gradient_of_attention_by_length(drophead, softcap, sliding_window, long, monkeypatch):
-    """Compare with finite differences in float64."""
+    """Compare with finite differences in float64, along random directions where attention is computed twice."""
     monkeypatch.setattr(mirror.modeling.cpu_kernels, "LONG", long)
     groups = [(2, 1), (2, 3), (1, 4)]
     inputs = torch.randn(3, 14, 2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))  # 2 of filler
@@ -177,7 +177,7 @@ def test_the_gradient_of_attention_by_length(drophead, softcap, sliding_window, 
     monkeypatch.setattr(mirror.modeling.cpu_kernels, "LONG", 9)
     torch.testing.assert_close(attend(query, key, value, dropout=0.0), plain)
     monkeypatch.setattr(mirror.modeling.cpu_kernels, "LONG", long)
-    assert torch.autograd.gradcheck(attend, (query, key, value, bias))
+    assert torch.autograd.gradcheck(attend, (query, key, value, bias), fast_mode=long == 2)
 
 
 @pytest.mark.parametrize(

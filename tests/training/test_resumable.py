@@ -160,7 +160,7 @@ def test_which_checkpoint_is_meant(tmp_path):
         assert find_checkpoint(asked, tmp_path) == str(folder)
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_length_grouped_batches_go_on_in_the_same_order(bert_folder, sentences, tmp_path, accumulation):
     """Resumed in the second epoch, whose order is another."""
     texts = [" ".join([text] * (1 + row % 3)) + f" {row}" for row, text in enumerate(sentences)]

@@ -58,7 +58,7 @@ def assert_resumes(make, folder: Path, **flags) -> None:
             assert torch.equal(value, expected[name]), (step, name)
 
 
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_stream_is_resumed_bit_for_bit_in_every_pass(bert_folder, sentences, tmp_path, workers):
     def make(folder, **flags):
         return make_trainer(bert_folder, sentences[:120], folder, streaming=True, learning_rate=1e-3, **flags)
