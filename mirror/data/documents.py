@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 ENDINGS = TEXT_FORMATS.keys() | BINARY_FORMATS.keys()
 SKIPPED_FOLDERS = {"node_modules", "__pycache__", "venv"}  # and hidden ones
+LONGEST = 512  # tokens of a passage, for an encoder of longer texts: an answer, not a chapter
 FEW_FILES = 64  # parsed by one process
 HEADS = ("heading", "definition")  # kinds of blocks that begin a section
 SHOWN_FILES = 5  # of those that cannot be read

@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 
 from mirror.common.errors import run_main
 
 
-def _command(module: str) -> Callable[[], None]:
-    """Return the function of a console command, which runs `main` of a module of this package."""
-
-    def command() -> None:
-        run_main(import_module(module).main)
-
-    command.__doc__ = f"python -m {module}"
-    return command
+def _run(module: str) -> None:
+    run_main(import_module(f"mirror.tools.{module}").main)
 
 
-train = _command("mirror.tools.train")
-cmlm = _command("mirror.tools.train_cmlm")
-evaluate = _command("mirror.tools.evaluate")
-encode = _command("mirror.tools.encode")
-documents = _command("mirror.tools.documents")
-search = _command("mirror.tools.search")
-compare = _command("mirror.tools.compare")
-demo = _command("mirror.tools.demo")
-card = _command("mirror.tools.card")
-distill = _command("mirror.tools.distill")
-push = _command("mirror.tools.push")
-export = _command("mirror.tools.onnx")
-remove_components = _command("mirror.tools.whitening")
+train = partial(_run, "train")
+cmlm = partial(_run, "train_cmlm")
+evaluate = partial(_run, "evaluate")
+encode = partial(_run, "encode")
+documents = partial(_run, "documents")
+search = partial(_run, "search")
+compare = partial(_run, "compare")
+demo = partial(_run, "demo")
+card = partial(_run, "card")
+distill = partial(_run, "distill")
+push = partial(_run, "push")
+export = partial(_run, "onnx")
+remove_components = partial(_run, "whitening")

@@ -198,9 +198,9 @@ def read_passages(name: str, encoder: Encoder) -> Dataset:
     """Return the distinct passages of documents as rows of `text`, and of file, offset and section to show."""
     from datasets import Dataset
 
-    from mirror.data.documents import read_documents
+    from mirror.data.documents import LONGEST, read_documents
 
-    documents = read_documents([name], encoder.tokenizer, encoder.max_seq_length)
+    documents = read_documents([name], encoder.tokenizer, min(encoder.max_seq_length, LONGEST))
     passages = {passage.text: passage for document in documents for passage in document.passages}.values()
     places = ((each.file, str(each.offset), each.heading) for each in passages)
     columns = [SHOWN + column for column in ("file", "offset", "section")]

@@ -25,6 +25,7 @@ def main() -> None:
     from mirror.data.corpus import load_training_corpus
     from mirror.evaluation.run import make_plan
     from mirror.modeling.backbone import tokenizer_of
+    from mirror.training.base_encoder import passage_length
     from mirror.training.run_setup import preflight
     from mirror.training.selection import make_kept_score
     from mirror.training.trainer import MirrorTrainer
@@ -37,7 +38,8 @@ def main() -> None:
 
     with config.main_process_first(desc="corpus"):
         tokenizer = partial(tokenizer_of, script_args.model_name_or_path)  # counts the tokens of passages
-        corpus = load_training_corpus(data_args.source(), tokenizer=tokenizer, max_tokens=config.max_seq_length)
+        tokens = passage_length(script_args.model_name_or_path, config)
+        corpus = load_training_corpus(data_args.source(), tokenizer=tokenizer, max_tokens=tokens)
 
     trainer = MirrorTrainer(model=script_args.model_name_or_path, args=config, train_dataset=corpus)
     trainer.train(resume_from_checkpoint=checkpoint)

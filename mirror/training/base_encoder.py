@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
+from mirror.data.documents import LONGEST
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
 from mirror.modeling.encoder import Encoder, prompt_tokens
 from mirror.modeling.read_checkpoint import (
@@ -55,6 +56,13 @@ class BaseEncoder:
     prompts: dict
     dimension: int
     max_seq_length: int
+
+
+def passage_length(model: str | PreTrainedModel, args: MirrorConfig) -> int:
+    """Return the tokens of a passage of documents: those of an encoder's texts, unless `args` has another number."""
+    known = checkpoint_settings(model if isinstance(model, str) else model.name_or_path)
+    own = known.get("max_seq_length") if args.pooling in (None, known.get("pooling")) else None
+    return min(own, LONGEST) if own and "max_seq_length" not in args.given else args.max_seq_length
 
 
 def load_base(

@@ -36,7 +36,7 @@ from mirror.modeling.pooling import pool, without_first
 from mirror.modeling.read_checkpoint import ROLES
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training import selection
-from mirror.training.base_encoder import add_lora, load_base, merged
+from mirror.training.base_encoder import add_lora, load_base, merged, passage_length
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
 from mirror.training.false_negatives import FalseNegatives
@@ -92,7 +92,7 @@ class MirrorTrainer(EncoderTrainer):
         args = args or MirrorConfig()
         set_seed(args.seed)
         if isinstance(train_dataset, str | Path):
-            train_dataset = load_corpus(train_dataset, max_tokens=args.max_seq_length)
+            train_dataset = load_corpus(train_dataset, max_tokens=passage_length(model, args))
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
         self._score_kept = selection.make_kept_score(args.keep, args.data_dir) if args.keep else None
         with args.main_process_first(desc="texts"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections import Counter
 
@@ -14,6 +15,9 @@ from mirror.data.cleaning import hold_out
 from mirror.data.corpus import load_corpus, load_texts, load_training_corpus
 from mirror.data.docstrings import Docstring
 from mirror.data.source import CorpusSource
+from mirror.training.base_encoder import passage_length
+from mirror.training.config import MirrorConfig
+from mirror.training.trainer import MirrorTrainer
 from run_mirror import main
 
 
@@ -138,3 +142,22 @@ def test_texts_of_documents_are_passages_and_not_the_anchors_of_pairs(tmp_path):
     texts = load_texts(CorpusSource(train_file=[str(tmp_path)]))
     assert sorted(texts) == ["The cat runs in the garden.", "The dog sleeps at night."]
     assert "Guide" in load_corpus(CorpusSource(train_file=[str(tmp_path)])).rows["text"][:]
+
+
+def test_passages_are_as_long_as_the_texts_of_the_encoder(folder, bert_folder, tmp_path):
+    """Not as the level's 50 tokens, and no chapters where an encoder reads 32,000."""
+    plain, encoder = str(bert_folder), shutil.copytree(bert_folder, tmp_path / "encoder")
+    settings = {"pooling": "mean", "max_seq_length": 16}
+    lengths = {}
+    for tokens in (16, 32_000):
+        (encoder / "mirror_config.json").write_text(json.dumps(settings | {"max_seq_length": tokens}))
+        lengths[tokens] = passage_length(str(encoder), MirrorConfig())
+    assert lengths == {16: 16, 32_000: 512} and passage_length(plain, MirrorConfig()) == 50
+    assert passage_length(str(encoder), MirrorConfig(max_seq_length=24)) == 24
+    assert passage_length(str(encoder), MirrorConfig(pooling="cls")) == 50  # then it is no encoder
+
+    (encoder / "mirror_config.json").write_text(json.dumps(settings))
+    config = MirrorConfig(output_dir=str(tmp_path / "out"), validation_samples=0, per_device_train_batch_size=20)
+    trainer = MirrorTrainer(str(encoder), config, str(folder))
+    lengths = [len(trainer.base.tokenizer(text)["input_ids"]) for text in trainer.corpus.rows["text"]]
+    assert 12 < max(lengths) <= 16
