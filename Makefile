@@ -69,11 +69,14 @@ test: install ## the test suite, under five minutes on two cores
 test-slow: install ## the slow tests, under 40 minutes on two cores (SLOW_ARGS="--slow-tenth 3": a tenth of them)
 	$(TEST) -m slow -n 2 --dist worksteal $(SLOW_ARGS)
 
+# The constraints are those of the lowest scipy and datasets. Without them uv takes the newest numpy and fsspec, and then
+# newer versions of scipy and datasets.
 $(VENV)-min/.installed: pyproject.toml requirements-dev.txt requirements-demo.txt
 	$(PYTHON) -m venv $(VENV)-min
 	$(VENV)-min/bin/python -m pip install --quiet --upgrade pip uv
+	printf 'numpy<2.3\nfsspec<=2026.4.0\n' > $(VENV)-min/constraints.txt
 	$(VENV)-min/bin/uv pip install --quiet --python $(VENV)-min/bin/python --resolution lowest-direct \
-	    -r pyproject.toml -r requirements-dev.txt
+	    -r pyproject.toml -r requirements-dev.txt -c $(VENV)-min/constraints.txt
 	@touch $@
 
 test-min: $(VENV)-min/.installed ## the test suite with the lowest versions that pyproject.toml allows

@@ -5,14 +5,18 @@ They are in pyproject.toml, requirements*.txt, docs/dependencies.md and the head
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
+import subprocess
 import sys
+from importlib import metadata
 
 import pytest
 import yaml
 from huggingface_hub.cli import _uv_script_header as hf
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 import mirror
@@ -85,3 +89,37 @@ def test_the_script_for_jobs_of_the_hub_names_this_package_and_is_run_mirror(mon
     with pytest.raises(SystemExit) as stopped:
         runpy.run_path(str(ROOT / "hub_job.py"), run_name="__main__")
     assert not stopped.value.code and "--train_file" in capsys.readouterr().out
+
+
+def required_by(*packages: str) -> set[str]:
+    """Return the names of these packages and of all that they need on this machine."""
+    found, waiting = set(), [Requirement(package) for package in packages]
+    while waiting:
+        item = waiting.pop()
+        name, extras = canonicalize_name(item.name), item.extras or {""}
+        if (name, *sorted(extras)) not in found:
+            found.add((name, *sorted(extras)))
+            needed = map(Requirement, metadata.requires(name) or ())
+            waiting += [
+                each for each in needed if not each.marker or any(each.marker.evaluate({"extra": x}) for x in extras)
+            ]
+    return {name for name, *_ in found}
+
+
+def test_an_encoder_needs_torch_transformers_and_xxhash_only(tmp_path):
+    """In an environment of links to these packages and to those that they need."""
+    for name in required_by("torch", "transformers", "xxhash"):
+        for file in metadata.files(name):
+            link = tmp_path / file.parts[0]
+            if file.parts[0] not in ("..", "__pycache__") and not link.exists():
+                link.symlink_to(file.locate().parents[len(file.parts) - 2] if len(file.parts) > 1 else file.locate())
+    code = """
+from mirror import Encoder
+from mirror.assets import EMBEDDED_MODEL
+encoder = Encoder.from_pretrained(str(EMBEDDED_MODEL), "mean")
+print(encoder.search(["open a file"], ["Close a socket.", "Open a file."], k=1)[0][0][0], encoder.encode(["a"]).shape)
+"""
+    run = [sys.executable, "-S", "-c", code]  # -S: without the packages of this environment
+    paths = {"PYTHONPATH": os.pathsep.join([str(ROOT), str(tmp_path)]), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(run, env=os.environ | paths, capture_output=True, text=True)
+    assert done.stdout == "Open a file. (1, 256)\n", done.stderr

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 import torch.nn.functional as F
@@ -103,7 +104,7 @@ class CMLMTrainer(EncoderTrainer):
             raise InputError(f"train_dataset: no rows for the stage {args.stage}")
         with args.main_process_first(desc="pairs"), reading(name_of_rows(data_settings)):
             if not args.force:
-                check_texts_are_known([row["text"] for part in parts for row in part.take(100)], tokenizer)
+                check_texts_are_known([row["text"] for part in parts for row in islice(part, 100)], tokenizer)
             dataset = stage_dataset(tokenizer, args, parts, as_parts(bitext_dataset or ()))
         report = {} if isinstance(dataset, EndlessStream) else {dataset.kind: len(dataset.rows)}
         report |= {"pairs": len(dataset.bitext.pairs)} if dataset.bitext else {}

@@ -15,7 +15,6 @@ import os
 import platform
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
-from inspect import signature
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -155,9 +154,8 @@ def acquire_lock(path: str | Path, timeout: float = -1) -> AbstractContextManage
 
     Waits `timeout` seconds for another holder, by default forever, and raises a `Timeout` then.
     """
-    # Newer versions of filelock would make a file instead of a lock, which stays after the run and keeps the next one out.
-    hard = {"fallback_to_soft": False} if "fallback_to_soft" in signature(FileLock.__init__).parameters else {}
-    lock = FileLock(path, timeout=timeout, is_singleton=True, **hard)
+    # Otherwise filelock would make a file instead of a lock, which stays after the run and keeps the next one out.
+    lock = FileLock(path, timeout=timeout, is_singleton=True, fallback_to_soft=False)
     try:
         held = lock.acquire()
     except (OSError, NotImplementedError) as error:
