@@ -101,8 +101,7 @@ class BaseConfig(BaseOptions, TrainingArguments):
             self.resume_from_checkpoint = self.resume_from_checkpoint.lower() == "true" or None
         super().__post_init__()
         check_optimizer(self)
-        context = getattr(self, "dataloader_multiprocessing_context", None)  # since transformers 5.15
-        if context is not None:
+        if (context := self.dataloader_multiprocessing_context) is not None:
             one_of(multiprocessing.get_all_start_methods())("--dataloader_multiprocessing_context", context)
 
     @property
