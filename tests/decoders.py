@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+import transformers
+from packaging.version import Version
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 from tokenizers.processors import TemplateProcessing
@@ -26,6 +28,9 @@ DECODERS = {
     "gemma3": ("gemma3_text", GEMMA3),
     "embeddinggemma": ("gemma3_text", GEMMA3 | {"use_bidirectional_attention": True, "sliding_window": 8}),
 }
+# The last transformers for Python 3.10 has an attention of its own in Gemma 2, whose rows are padded there.
+if Version(transformers.__version__) < Version("5.21"):
+    del DECODERS["gemma2"]
 CAUSAL = [name for name in DECODERS if name != "embeddinggemma"]
 QWEN_PROMPTS = {"query": "Instruct: find the book\nQuery:", "document": ""}
 GEMMA_PROMPTS = {
