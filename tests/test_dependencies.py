@@ -106,6 +106,7 @@ def required_by(*packages: str) -> set[str]:
     return {name for name, *_ in found}
 
 
+@pytest.mark.slow
 def test_an_encoder_needs_torch_transformers_and_xxhash_only(tmp_path):
     """In an environment of links to these packages and to those that they need."""
     for name in required_by("torch", "transformers", "xxhash"):

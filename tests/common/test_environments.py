@@ -145,6 +145,7 @@ def test_printed_is_utf_8_and_what_it_does_not_hold_as_an_escape(locale):
     assert (done.returncode, done.stdout) == (0, rb"a\udce9b " + "é\n".encode())
 
 
+@pytest.mark.slow
 def test_a_good_run_that_scores_needs_no_home_and_says_nothing_on_stderr_if_asked(bert_folder, files, sentences):
     (files / "texts.txt").write_text("\n".join(sentences[:20]) + "\n")
     flags = ["--model_name_or_path", bert_folder, "--train_file", str(files / "texts.txt"), "--report_to", "none"]
