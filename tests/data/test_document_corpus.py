@@ -19,6 +19,7 @@ from mirror.training.base_encoder import passage_length
 from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
 from run_mirror import main
+from tests.decoders import tiny_decoder
 
 
 WORDS = "river mountain city house tree bird fish dog cat road".split()
@@ -155,6 +156,7 @@ def test_passages_are_as_long_as_the_texts_of_the_encoder(folder, bert_folder, t
     assert lengths == {16: 16, 32_000: 512} and passage_length(plain, MirrorConfig()) == 50
     assert passage_length(str(encoder), MirrorConfig(max_seq_length=24)) == 24
     assert passage_length(str(encoder), MirrorConfig(pooling="cls")) == 50  # then it is no encoder
+    assert passage_length(tiny_decoder("llama"), MirrorConfig()) == 50  # a model without a folder
 
     (encoder / "mirror_config.json").write_text(json.dumps(settings))
     config = MirrorConfig(output_dir=str(tmp_path / "out"), validation_samples=0, per_device_train_batch_size=20)
