@@ -196,7 +196,13 @@ def run(monkeypatch, *argv) -> None:
 
 
 @pytest.mark.parametrize(
-    "student", ["layers:1", "static", pytest.param("static:8", marks=pytest.mark.slow), "dimensions:8"]
+    "student",
+    [
+        "layers:1",
+        "static",
+        pytest.param("static:8", marks=pytest.mark.slow),
+        pytest.param("dimensions:8", marks=pytest.mark.slow),
+    ],
 )
 def test_a_student_learns_and_its_card_compares_it(teacher, sentences, tmp_path, monkeypatch, capsys, student):
     texts = sentences + [f"{first} {second}" for first, second in zip(sentences, reversed(sentences), strict=True)] * 2
@@ -241,6 +247,7 @@ def test_a_student_learns_and_its_card_compares_it(teacher, sentences, tmp_path,
         run(monkeypatch, teacher, *flags)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on(teacher, sentences, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     flags = ["--texts", tmp_path / "texts.txt", "--student", "static", "--max_steps", 4]

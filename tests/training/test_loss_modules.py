@@ -108,7 +108,11 @@ def test_the_loss_is_computed_behind_the_head_and_it_goes_down_its_gradient(bert
     assert gradients[0].abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("options", [{"mini_batch_size": 7}, {"packing": "off"}, {"bf16": True}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"mini_batch_size": 7}, pytest.param({"packing": "off"}, marks=pytest.mark.slow), {"bf16": True}],
+    ids=str,
+)
 def test_it_is_trained_alike_in_every_way_of_training(bert_folder, sentences, tmp_path, options):
     common = TEMPERATURE | HEAD | DESCEND | {"max_steps": 3}
     plain = make_trainer(bert_folder, sentences, tmp_path / "plain", **common)
