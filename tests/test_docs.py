@@ -22,7 +22,7 @@ import pytest
 from transformers import HfArgumentParser, hf_argparser
 
 from mirror.cmlm.options import CMLMDataArguments
-from mirror.common import flags
+from mirror.common import cli
 from mirror.common.errors import InputError
 from mirror.data.source import CorpusSource
 from mirror.evaluation.catalogue import all_tasks, resolve
@@ -56,7 +56,7 @@ PARSE, TYPES = cache(ast.parse), cache(hf_argparser.get_type_hints)
 def in_the_repository(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(ast, "parse", PARSE)
-    for module in (hf_argparser, flags):
+    for module in (hf_argparser, cli):
         monkeypatch.setattr(module, "get_type_hints", TYPES)
     with mock.patch.dict(os.environ):  # TrainingArguments leaves its precision there
         yield

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+from mirror.common.cli import above, at_least, condition, flag, one_of, run_checks
 from mirror.common.errors import InputError
-from mirror.common.flags import above, at_least, condition, flag, one_of, run_checks
 from mirror.data.source import CorpusSource, SourceArguments
 from mirror.training.options import BaseOptions, TokenCount
 

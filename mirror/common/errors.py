@@ -1,10 +1,14 @@
-"""The exception that scripts turn into one line on stderr and exit status 2."""
+"""The exception that scripts turn into one line on stderr and exit status 2, and what made a library fail, in one line.
+
+Imports nothing heavy, so that --help and mistyped flags answer immediately.
+"""
 
 from __future__ import annotations
 
 import difflib
 import errno
 import io
+import logging
 import os
 import select
 import signal
@@ -12,9 +16,12 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+
+logger = logging.getLogger(__name__)
 
 CACHES = (
     ("datasets", "HF_DATASETS_CACHE", "datasets.config"),
@@ -22,6 +29,8 @@ CACHES = (
 )  # name, variable that moves it, module with its path
 NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)  # full, over quota, too large, read-only
+# The fix for an unreachable Hub.
+INSTEAD = "give a folder, or to train leave the flag out for the embedded model and texts of this machine"
 
 
 class InputError(ValueError):
@@ -77,6 +86,28 @@ def cache_failure(error: BaseException) -> str | None:
         is_parent = failed in (cache, *cache.parents) and failed != Path("/")
         if is_parent or (cache in failed.parents and error.errno in (*NOT_WRITABLE, errno.ENOTDIR, errno.EEXIST)):
             return f"the {name} cache {cache} cannot be written ({error.strerror}); set {variable} to another folder"
+    return None
+
+
+@cache
+def hub_failure() -> str | None:
+    """Return why the Hub cannot be reached, or None if it can. From then on the libraries use only what is cached.
+
+    They would otherwise try each file six times.
+    """
+    from huggingface_hub import constants, get_session  # a tenth of a second, which mistakes do not need
+
+    if constants.is_offline_mode():
+        return "HF_HUB_OFFLINE is set"
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception as error:  # of whatever HTTP library huggingface_hub has
+        logger.warning("%s cannot be reached (%s): using what is cached", constants.ENDPOINT, one_line(error, 120))
+        os.environ["HF_HUB_OFFLINE"] = "1"  # for what is imported later, and for other processes
+        constants.HF_HUB_OFFLINE = True
+        if "datasets" in sys.modules:
+            sys.modules["datasets"].config.HF_HUB_OFFLINE = True
+        return f"{constants.ENDPOINT} cannot be reached"
     return None
 
 

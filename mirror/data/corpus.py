@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
 
-from mirror.common.errors import InputError, one_line
-from mirror.common.hub import INSTEAD, hub_failure
+from mirror.common.errors import INSTEAD, InputError, hub_failure, one_line
 from mirror.data.cache import load_dataset, map_rows
 from mirror.data.cleaning import Corpus, clean
 from mirror.data.docstrings import collect, training_texts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Annotated
 
+from mirror.common.cli import at_least, condition, each_of, flag, run_checks
 from mirror.common.errors import InputError
-from mirror.common.flags import at_least, condition, each_of, flag, run_checks
 
 
 PAIR_KINDS = ("question", "title", "heading", "signature", "link", "neighbor")

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.models.modernbert.modeling_modernbert import ModernBertAttention
 
+from mirror.common.cli import share
 from mirror.common.errors import InputError
-from mirror.common.flags import share
 
 
 def set_dropout(model: PreTrainedModel, rate: float) -> None:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutput
 
+from mirror.common.cli import share
 from mirror.common.errors import InputError, one_line
-from mirror.common.flags import share
 from mirror.data.batches import pack
 from mirror.modeling.attention import PackedLayout, use_mirror_attention
 from mirror.modeling.backbone import first_position, position_limit

@@ -21,8 +21,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 from transformers.utils import logging as transformers_logging
 
 from mirror.common import trust
-from mirror.common.errors import InputError, library_errors
-from mirror.common.hub import INSTEAD, hub_failure
+from mirror.common.errors import INSTEAD, InputError, hub_failure, library_errors
 from mirror.modeling.pooling import POOLING_MODES
 from mirror.modeling.static import UNLIMITED, StaticConfig
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirror.assets import EMBEDDED_MODEL
+from mirror.common.cli import flag
 from mirror.common.config_parser import check_flags, parse_flags
-from mirror.common.flags import flag
 from mirror.data.source import CorpusSource
 from mirror.training.options import OTHER_DEFAULTS, MirrorOptions
 

@@ -16,8 +16,8 @@ from accelerate import PartialState
 from transformers import PreTrainedTokenizerBase, Trainer, TrainingArguments, get_scheduler
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
+from mirror.common.cli import above, at_least, condition, one_of
 from mirror.common.errors import InputError, library_errors
-from mirror.common.flags import above, at_least, condition, one_of
 from mirror.data.augmentation import augmentation_name
 from mirror.data.views import ViewSettings
 from mirror.modeling.static import StaticConfig

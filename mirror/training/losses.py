@@ -28,8 +28,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mirror.common.cli import above, at_least, one_of
 from mirror.common.errors import InputError
-from mirror.common.flags import above, at_least, one_of
 from mirror.common.vectors import unit_tensor
 from mirror.training.options import LOSSES
 

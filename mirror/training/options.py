@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from mirror.assets import EMBEDDED_MODEL
+from mirror.common.cli import above, at_least, condition, flag, one_of, run_checks, share
 from mirror.common.errors import InputError
-from mirror.common.flags import above, at_least, condition, flag, one_of, run_checks, share
 from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
 from mirror.modeling.pooling import POOLING_MODES
 
