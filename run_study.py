@@ -46,7 +46,7 @@ def main() -> None:
         return
     study = find_study(args.study, args.rows)
 
-    from mirror.common.reuse import lock_output_dir
+    from mirror.common.files import lock_output_dir
     from mirror.evaluation.catalogue import default_data_dir
     from mirror.training.run_setup import make_writable
     from studies.cell import remove_stages

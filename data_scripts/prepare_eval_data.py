@@ -26,8 +26,7 @@ from data_scripts.eval_data_hub import ARCHIVES, Table, hub_source
 from data_scripts.eval_data_sources import FOLDERS, local_source
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
-from mirror.common.files import atomic_path
-from mirror.common.reuse import file_digest
+from mirror.common.files import atomic_path, file_digest
 from mirror.evaluation.bli import ROWS as BLI_ROWS
 from mirror.evaluation.catalogue import all_tasks, resolve
 from mirror.evaluation.sts import SICK_FULL

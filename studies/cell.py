@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirror.common.errors import InputError
-from mirror.common.reuse import StoredWork, acquire_lock, is_complete, lock_output_dir
+from mirror.common.files import StoredWork, acquire_lock, is_complete, lock_output_dir
 from mirror.training.options import ALIGNMENT_UNIFORMITY, CRITERIA
 from mirror.training.record import RunRecord
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from mirror.cmlm.options import PAPER_LENGTH, CMLMDataArguments, CMLMOptions
 from mirror.common.config_parser import check_flags
 from mirror.common.errors import InputError, did_you_mean
-from mirror.common.files import atomic_write_text
-from mirror.common.reuse import StoredWork
+from mirror.common.files import StoredWork, atomic_write_text
 from mirror.data.source import CorpusSource
 from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mirror.assets import EMBEDDED_MODEL
-from mirror.common.files import atomic_write_text
-from mirror.common.reuse import StoredWork, digest
+from mirror.common.files import StoredWork, atomic_write_text, digest
 from studies.cell import LOG
 from studies.jobs import Job, as_arguments
 from studies.pages import FACTS, format_report

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from mirror.common.config_parser import RECIPES, load_recipe
 from mirror.common.errors import InputError, one_line
-from mirror.common.reuse import digest, file_digest
+from mirror.common.files import digest, file_digest
 from mirror.evaluation.published import checkpoint_name
 from studies.study import Cell, Study
 

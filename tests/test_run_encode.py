@@ -14,7 +14,7 @@ import pytest
 
 import run_encode
 from mirror.common.errors import InputError, run_main
-from mirror.common.reuse import _locks
+from mirror.common.files import _locks
 from mirror.modeling.encoder import Encoder
 from mirror.tools.vectors import MANIFEST
 from tests.documents import ROOT
@@ -97,7 +97,7 @@ def test_the_files_of_another_run_are_no_leftovers(flags, tmp_path, monkeypatch)
     (tmp_path / "out" / "shard-000001.parquet").unlink()
     being_written = tmp_path / "out" / "_shard-000001.parquet.77.tmp"
     being_written.write_text("half")
-    code = "import sys; from mirror.common.reuse import lock_output_dir as lock; lock(sys.argv[1]); print(); input()"
+    code = "import sys; from mirror.common.files import lock_output_dir as lock; lock(sys.argv[1]); print(); input()"
     for lock in _locks:  # this process is another run too
         lock.release()
     command, pipe = [sys.executable, "-c", code, str(tmp_path / "out")], subprocess.PIPE

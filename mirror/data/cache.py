@@ -26,8 +26,7 @@ from datasets.fingerprint import Hasher, generate_random_fingerprint, get_tempor
 from transformers import PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError, one_line
-from mirror.common.files import atomic_write_text
-from mirror.common.reuse import digest, file_digest
+from mirror.common.files import atomic_write_text, digest, file_digest
 from mirror.data import formats
 from mirror.data.files import reading
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import evaluate
 
 from mirror.common.errors import InputError
-from mirror.common.files import atomic_write_text
-from mirror.common.reuse import to_python_scalar
+from mirror.common.files import atomic_write_text, to_python_scalar
 from mirror.evaluation.published import Row
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror.common.errors import InputError, one_line
-from mirror.common.reuse import StoredWork
+from mirror.common.files import StoredWork
 from mirror.evaluation.catalogue import all_groups, all_tasks, default_data_dir, resolve
 from mirror.evaluation.task import Options, Task, preparation
 

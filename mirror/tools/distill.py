@@ -43,17 +43,16 @@ def main() -> None:
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.common import trust
-    from mirror.common.reuse import listed_files, write_manifest
+    from mirror.common.files import listed_files, write_manifest
     from mirror.data.cleaning import hold_out
     from mirror.data.corpus import as_corpus, load_texts
     from mirror.data.source import CorpusSource
     from mirror.evaluation.own_text import make_tests
     from mirror.evaluation.run import make_plan
     from mirror.modeling.encoder import Encoder
-    from mirror.tools.students import parse_student, save_student
     from mirror.training.card import write_card
     from mirror.training.config import MirrorConfig
-    from mirror.training.distillation import SIDES, DistillationTrainer
+    from mirror.training.distillation import SIDES, DistillationTrainer, parse_student, save_student
     from mirror.training.record import RunRecord
     from mirror.training.resumable import after_last_step
     from mirror.training.run_setup import preflight

@@ -53,8 +53,7 @@ def main() -> None:
     # Imported here so that errors in the names of tasks and in their data come early.
     from mirror.common import trust
     from mirror.common.distributed import join_processes
-    from mirror.common.files import make_output_folder
-    from mirror.common.reuse import lock_output_dir
+    from mirror.common.files import lock_output_dir, make_output_folder
     from mirror.evaluation import results
     from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
     from mirror.evaluation.plots import draw_all

@@ -18,8 +18,7 @@ import xxhash
 from tqdm.auto import tqdm
 
 from mirror.common.errors import InputError, library_errors
-from mirror.common.files import make_output_folder
-from mirror.common.reuse import StoredWork, lock_output_dir
+from mirror.common.files import StoredWork, lock_output_dir, make_output_folder
 
 
 if TYPE_CHECKING:  # they import torch, and wrong texts are an error before that

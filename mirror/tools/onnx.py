@@ -176,7 +176,7 @@ def main() -> None:
     for runtime in runtimes:
         check_packages(runtime)
     from mirror.common import trust
-    from mirror.common.reuse import lock_output_dir
+    from mirror.common.files import lock_output_dir
     from mirror.data.corpus import load_training_corpus
     from mirror.data.source import CorpusSource
     from mirror.modeling.encoder import Encoder

@@ -23,8 +23,7 @@ from datasets import Dataset, IterableDataset
 from tqdm.auto import tqdm
 
 from mirror.common.errors import InputError, library_errors, one_line
-from mirror.common.files import atomic_path, atomic_write_text, make_output_folder
-from mirror.common.reuse import LOCK, digest, lock_output_dir
+from mirror.common.files import LOCK, atomic_path, atomic_write_text, digest, lock_output_dir, make_output_folder
 from mirror.common.vectors import top_k, unit_length
 from mirror.data.corpus import read_batches
 from mirror.modeling.encoder import Encode

@@ -50,7 +50,7 @@ def transform_checkpoint(
     import numpy as np
     import torch
 
-    from mirror.common.reuse import MANIFEST
+    from mirror.common.files import MANIFEST
     from mirror.evaluation.encoding import fit_components, fit_whitening
     from mirror.modeling.encoder import Encoder
     from mirror.modeling.save_checkpoint import EXPORTS, append_layers, dense, verify_encoder

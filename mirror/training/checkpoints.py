@@ -1,4 +1,4 @@
-"""Checkpoints of a run on the disk: which one to resume from, which to delete, and what a failed save means."""
+"""Checkpoints of a run on the disk: saved when a signal stops it, found to resume from, deleted, and what a failed save means."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Collection
+import signal
+import threading
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NoReturn
 
+import torch
+import torch.distributed as dist
 from safetensors import SafetensorError
 from torch import nn
+from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from mirror.common.distributed import describe_peer_failure
+from mirror.common.distributed import describe_peer_failure, exit_process, world_size
 from mirror.common.errors import InputError, one_line
-from mirror.common.reuse import MANIFEST, is_complete
+from mirror.common.files import MANIFEST, is_complete
 
 
 logger = logging.getLogger(__name__)
@@ -27,6 +32,7 @@ IDENTITY = "run_identity.json"  # what a run is, in each of its checkpoints
 SAVE_ERRORS = (OSError, SafetensorError, RuntimeError)  # torch.save reports a full disk as a RuntimeError
 RUST_ERROR = "(os error "  # tokenizers raises a plain Exception
 LITTLE_SPACE = 50e6  # bytes
+SIGNALS = tuple(signal.Signals[name] for name in ("SIGTERM", "SIGINT", "SIGHUP", "SIGUSR1") if hasattr(signal, name))
 
 
 def find_checkpoint(asked: str | bool | None, output_dir: str | Path) -> str | None:
@@ -125,3 +131,68 @@ def _disk_of(folder: str | Path) -> str:
 
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:,.0f} MB"
+
+
+class StopOnSignal(TrainerCallback):
+    """Save a checkpoint after the current step, then exit with 128 + the number of the signal, as a shell reports it.
+
+    The processes of a run receive a signal at different steps, so after each step they agree whether any of them has.
+    Before the first step there is nothing to save, and signals do what they do elsewhere.
+    """
+
+    def __init__(self):
+        self.received = self.agreed = 0
+        self.previous: dict[int, object] = {}
+        # One tensor for the whole run. A new one at each step would be freed by gloo's thread, which needs the
+        # interpreter's lock; at the end of the run the interpreter holds it while it waits for that thread.
+        self.flag: torch.Tensor | None = None
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        self.received = self.agreed = 0
+        self.flag = torch.zeros((), dtype=torch.int32, device=args.device)
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if self.previous or threading.current_thread() is not threading.main_thread():
+            return
+        for number in SIGNALS:
+            # Ignored: nohup, and the background jobs of a shell. None: a handler that Python does not know.
+            if signal.getsignal(number) not in (signal.SIG_IGN, None):
+                self.previous[number] = signal.signal(number, self._request)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        self.agreed = self.received
+        if world_size() > 1:
+            self.flag.fill_(self.received)
+            dist.all_reduce(self.flag, op=dist.ReduceOp.MAX)
+            self.agreed = int(self.flag)
+        control.should_save = control.should_save or bool(self.agreed)
+
+    def on_save(self, args, state, control, **kwargs):
+        if not self.agreed:
+            return
+        self.restore()
+        if state.is_world_process_zero:
+            name, step, last = signal.Signals(self.agreed).name, state.global_step, state.max_steps
+            advice = "continue with the same command and --resume_from_checkpoint true"
+            logger.warning("stopped by %s after step %d of %d, which is saved; %s", name, step, last, advice)
+        exit_process(128 + self.agreed)
+
+    def restore(self) -> None:
+        """Give the signals back to whoever had them."""
+        while self.previous:
+            signal.signal(*self.previous.popitem())
+
+    def _request(self, number: int, frame) -> None:
+        if not self.received:  # a step can take long; logging is not safe in a signal handler
+            name = signal.Signals(number).name
+            os.write(2, f"\n{name}: finishing this step and saving, then the run ends\n".encode())
+        self.received = number
+
+
+def outlast_signals(then: Callable[[int], None] | None, worker: int) -> None:
+    """Ignore signals in a worker of the data loader, which the run needs for its step. A second SIGTERM ends it."""
+    for number in SIGNALS[1:]:
+        signal.signal(number, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+    if then is not None:
+        then(worker)

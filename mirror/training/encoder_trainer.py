@@ -17,8 +17,7 @@ from transformers import TrainerCallback
 
 from mirror.common.distributed import mean_over_processes
 from mirror.common.errors import InputError, library_errors
-from mirror.common.files import atomic_write_text
-from mirror.common.reuse import plain
+from mirror.common.files import atomic_write_text, plain
 from mirror.data.files import reading
 from mirror.data.views import EndlessStream
 from mirror.training.checkpoints import IDENTITY

@@ -16,8 +16,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from mirror.common.distributed import shutdown
 from mirror.common.errors import InputError, one_line, reason
-from mirror.common.files import replace_files
-from mirror.common.reuse import MANIFEST, is_complete, listed_files, write_manifest
+from mirror.common.files import MANIFEST, is_complete, listed_files, replace_files, write_manifest
 from mirror.evaluation.own_text import describe_scores
 from mirror.modeling.save_checkpoint import EXPORTS, verify_encoder
 from mirror.training.card import CARD, FIGURE, SCORES_FILE, scores_of_run, write_card, write_scores

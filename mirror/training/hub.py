@@ -22,7 +22,7 @@ from transformers.utils import PushInProgress
 
 from mirror.common.cli import log_each_retry_once, without_signatures
 from mirror.common.errors import InputError, one_line
-from mirror.common.reuse import MANIFEST, write_manifest
+from mirror.common.files import MANIFEST, write_manifest
 from mirror.training.checkpoints import IDENTITY
 from mirror.training.record import keep_folders_private
 from mirror.training.resumable import ADAPTERS, LOSS_STATE, TOTALS

@@ -10,7 +10,7 @@ A loss is a function or an `nn.Module` that is called with the two views of a st
 
 `all_first` and `all_second` hold the views of all processes, gathered with gradient, and `offset` is where this
 process's rows start in them. `false_negatives` are the texts, first ones before second ones, that are no negatives of each
-anchor (`mirror.training.false_negatives`), for losses that take it. A loss of your own can ignore them (`**gathered`) as
+anchor (`mirror.data.batches`), for losses that take it. A loss of your own can ignore them (`**gathered`) as
 long as `gather_negatives` is off. Parameters and buffers of a module are stored in the checkpoints of a run, never in the
 saved encoder. The functions normalize the vectors, compute in float32 (in float64 if that comes in), and return the mean
 over the anchors.

@@ -1,8 +1,8 @@
 """`Trainer` with crash-safe checkpoints and bit-identical resume.
 
-A checkpoint gets a manifest (`mirror.common.reuse`) after its last file, and training resumes only from a folder that
+A checkpoint gets a manifest (`mirror.common.files`) after its last file, and training resumes only from a folder that
 matches its manifest. A save that was killed, a full disk, a half-deleted folder and a damaged file all fail that
-check. So an interruption costs the steps since the last complete checkpoint, and a signal (`mirror.training.signals`)
+check. So an interruption costs the steps since the last complete checkpoint, and a signal (`mirror.training.checkpoints`)
 costs none. transformers' --enable_jit_checkpoint saves on SIGTERM too, but its processes do not agree on the step, and
 it exits with status 0.
 """
@@ -28,10 +28,15 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, TrainOutput
 from mirror.common import trust
 from mirror.common.distributed import mean_over_processes, world_size
 from mirror.common.errors import InputError, library_errors, reason
-from mirror.common.files import atomic_write_text, follow_umask
-from mirror.common.reuse import MANIFEST, lock_output_dir, write_manifest
-from mirror.training.checkpoints import find_checkpoint, raise_save_error, rotate, warn_of_little_space
-from mirror.training.signals import StopOnSignal, outlast_signals
+from mirror.common.files import MANIFEST, atomic_write_text, follow_umask, lock_output_dir, write_manifest
+from mirror.training.checkpoints import (
+    StopOnSignal,
+    find_checkpoint,
+    outlast_signals,
+    raise_save_error,
+    rotate,
+    warn_of_little_space,
+)
 
 
 logger = logging.getLogger(__name__)

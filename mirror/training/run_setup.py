@@ -13,8 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.errors import InputError, one_line
-from mirror.common.files import make_output_folder
-from mirror.common.reuse import lock_output_dir
+from mirror.common.files import lock_output_dir, make_output_folder
 from mirror.data.batches import LengthGroupedRows
 from mirror.data.cleaning import Corpus, corpus_report, format_report, hold_out
 from mirror.data.files import reading

@@ -20,9 +20,9 @@ from transformers.trainer import TRAINER_STATE_NAME
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.distributed import gather_with_gradient, rank
 from mirror.common.errors import InputError
-from mirror.common.reuse import is_complete
+from mirror.common.files import is_complete
 from mirror.common.vectors import alignment, uniformity
-from mirror.data.batches import MiniBatchCollator, PackedCollator, TwoViewCollator
+from mirror.data.batches import FalseNegatives, MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.cache import content_of
 from mirror.data.cleaning import Corpus
 from mirror.data.corpus import as_corpus, has_pairs, load_corpus
@@ -39,7 +39,6 @@ from mirror.training import selection
 from mirror.training.base_encoder import add_lora, load_base, merged, passage_length
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
-from mirror.training.false_negatives import FalseNegatives
 from mirror.training.gradient_cache import backward_through_cache
 from mirror.training.losses import LossFunction, describe_loss, make_loss, name_of_loss, takes_false_negatives
 from mirror.training.options import KEEP_STEP

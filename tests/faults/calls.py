@@ -98,7 +98,7 @@ class Saves(Disturber):
         return Path(shutil.copytree(self.out, self.work / name))
 
     def wrong(self, scenario: Scenario, ended: Ended) -> str | None:
-        from mirror.common.reuse import is_complete
+        from mirror.common.files import is_complete
         from mirror.training.checkpoints import last_complete_checkpoint
 
         last = last_complete_checkpoint(self.out)
@@ -116,7 +116,7 @@ class Saves(Disturber):
 
     def wrong_afterwards(self) -> str | None:
         """Return what does not hold after the same command ran again, undisturbed."""
-        from mirror.common.reuse import is_complete
+        from mirror.common.files import is_complete
         from mirror.training.record import LOCAL_BASE
 
         ended = self.fork(self.trainer.finish)

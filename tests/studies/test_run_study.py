@@ -159,7 +159,7 @@ def test_a_folder_with_another_run_is_refused(published_model, workplace, monkey
 
 
 def test_two_runs_in_one_folder_are_refused(bert_folder, workplace, monkeypatch):
-    code = "import sys; from mirror.common.reuse import lock_output_dir as lock; lock(sys.argv[1]); print(); input()"
+    code = "import sys; from mirror.common.files import lock_output_dir as lock; lock(sys.argv[1]); print(); input()"
     (workplace / "out").mkdir()
     command, pipe = [sys.executable, "-c", code, str(workplace / "out")], subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=Path(run_study.__file__).parent) as other:

@@ -19,15 +19,22 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from mirror import MirrorConfig
 from mirror.common.errors import InputError
-from mirror.common.reuse import is_complete
+from mirror.common.files import is_complete
 from mirror.common.vectors import unit_length
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.tools import distill
-from mirror.tools.students import drop_layers, parse_student, save_student
 from mirror.training.card import name_on_unedited_card
-from mirror.training.distillation import SIDES, DistillationTrainer, distillation, piece
+from mirror.training.distillation import (
+    SIDES,
+    DistillationTrainer,
+    distillation,
+    drop_layers,
+    parse_student,
+    piece,
+    save_student,
+)
 from mirror.training.record import RunRecord
 from tests.architectures import CONFIGS, tiny
 from tests.decoders import DECODERS, tiny_decoder

@@ -13,7 +13,7 @@ from datasets import Dataset
 import run_mirror
 from mirror import MirrorConfig, MirrorTrainer
 from mirror.common.errors import InputError
-from mirror.common.reuse import is_complete, write_manifest
+from mirror.common.files import is_complete, write_manifest
 from mirror.modeling.encoder import Encoder
 from mirror.tools import card
 from mirror.training.card import name_on_unedited_card

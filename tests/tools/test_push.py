@@ -25,7 +25,7 @@ from transformers.utils import hub as transformers_hub
 import run_mirror
 from mirror import MirrorConfig, MirrorTrainer
 from mirror.common.errors import InputError, run_main
-from mirror.common.reuse import MANIFEST, is_complete
+from mirror.common.files import MANIFEST, is_complete
 from mirror.modeling.encoder import Encoder
 from mirror.tools import push
 from mirror.training import hub

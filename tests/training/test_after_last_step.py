@@ -16,7 +16,7 @@ from transformers import AutoModel
 
 import mirror
 from mirror.common.errors import InputError
-from mirror.common.reuse import MANIFEST, is_complete, write_manifest
+from mirror.common.files import MANIFEST, is_complete, write_manifest
 from mirror.training.finish import ASIDE, put_interrupted_into_place
 from mirror.training.record import FILE, RunRecord, facts_on_card
 from tests.tiny_trainer import At, make_trainer

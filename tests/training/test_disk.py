@@ -19,7 +19,7 @@ from torch import nn
 import run_encode
 import run_mirror
 from mirror.common.errors import InputError, run_main
-from mirror.common.reuse import is_complete
+from mirror.common.files import is_complete
 from mirror.modeling.encoder import Encoder
 from mirror.tools.vectors import ShardFolder
 from mirror.training.checkpoints import is_full_disk, last_complete_checkpoint, raise_save_error, warn_of_little_space

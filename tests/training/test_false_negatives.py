@@ -8,9 +8,9 @@ import torch
 from datasets import Dataset
 
 from mirror.common.errors import InputError
+from mirror.data.batches import FalseNegatives
 from mirror.data.cleaning import Corpus
 from mirror.training.config import MirrorConfig
-from mirror.training.false_negatives import FalseNegatives
 from mirror.training.losses import info_nce, multi_similarity
 from mirror.training.trainer import MirrorTrainer
 

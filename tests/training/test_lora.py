@@ -15,7 +15,7 @@ from sentence_transformers import SentenceTransformer
 
 import run_mirror
 from mirror.common.errors import InputError
-from mirror.common.reuse import write_manifest
+from mirror.common.files import write_manifest
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
 from mirror.training.base_encoder import add_lora, merged

@@ -22,7 +22,7 @@ from transformers import Trainer
 
 from mirror.cmlm.trainer import CMLMTrainer
 from mirror.common.errors import InputError
-from mirror.common.reuse import lock_output_dir, write_manifest
+from mirror.common.files import lock_output_dir, write_manifest
 from mirror.training.checkpoints import find_checkpoint, last_complete_checkpoint, numbered_checkpoints, rotate
 from mirror.training.resumable import TOTALS, RunTotals, StepChecks
 from mirror.training.trainer import MirrorTrainer
@@ -245,7 +245,7 @@ def test_a_folder_of_checkpoints_is_not_a_checkpoint(run):
 
 
 def test_an_output_folder_is_locked_while_a_trainer_trains_and_free_afterwards(bert_folder, sentences, tmp_path):
-    code = "import sys; from mirror.common.reuse import lock_output_dir as lock; lock(sys.argv[1])"
+    code = "import sys; from mirror.common.files import lock_output_dir as lock; lock(sys.argv[1])"
 
     def others_may() -> bool:
         done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=ROOT)

@@ -16,7 +16,7 @@ from torch import nn
 
 from mirror.cmlm.trainer import CMLMConfig
 from mirror.common.errors import InputError
-from mirror.common.reuse import write_manifest
+from mirror.common.files import write_manifest
 from mirror.training.card import describe_views
 from mirror.training.checkpoints import IDENTITY
 from mirror.training.config import MirrorConfig

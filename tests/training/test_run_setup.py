@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from mirror.common.errors import InputError
-from mirror.common.reuse import MANIFEST, is_complete, lock_output_dir, write_manifest
+from mirror.common.files import MANIFEST, is_complete, lock_output_dir, write_manifest
 from mirror.training.checkpoints import find_checkpoint, last_complete_checkpoint
 from mirror.training.config import MirrorConfig
 from mirror.training.run_setup import check_no_other_run, make_writable, preflight
@@ -169,7 +169,7 @@ def test_a_logger_that_is_unknown_or_not_installed_is_refused(name, reason, bert
 
 HOLDER = """
 import os, sys, time
-from mirror.common.reuse import lock_output_dir
+from mirror.common.files import lock_output_dir
 lock_output_dir(sys.argv[1])
 started, tell = os.pipe()
 if os.fork() == 0:  # a worker of the data loader, which may outlive the run a little

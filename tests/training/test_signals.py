@@ -16,8 +16,7 @@ import pytest
 import torch
 
 from mirror.common.errors import run_main
-from mirror.training.checkpoints import last_complete_checkpoint
-from mirror.training.signals import SIGNALS, StopOnSignal, outlast_signals
+from mirror.training.checkpoints import SIGNALS, StopOnSignal, last_complete_checkpoint, outlast_signals
 from tests.tiny_trainer import At, make_trainer, weights
 
 
