@@ -47,7 +47,7 @@ def main() -> None:
     study = find_study(args.study, args.rows)
 
     from mirror.common.files import lock_output_dir
-    from mirror.evaluation.catalogue import default_data_dir
+    from mirror.evaluation.run import default_data_dir
     from mirror.training.run_setup import make_writable
     from studies.cell import remove_stages
     from studies.figures import draw

@@ -28,7 +28,7 @@ from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
 from mirror.common.files import atomic_path, file_digest
 from mirror.evaluation.bli import ROWS as BLI_ROWS
-from mirror.evaluation.catalogue import all_tasks, resolve
+from mirror.evaluation.run import all_tasks, resolve
 from mirror.evaluation.sts import SICK_FULL
 from mirror.evaluation.task import DataFile, Task
 

@@ -184,7 +184,7 @@ nomic-embed-text-v2-moe choose nomic-embed-text-v1.5 or jina-embeddings-v3.
 """
 TAIL = """
 MPNet and DeBERTa add a learned function of the distance of two tokens to the products of their attention, inside their own attention
-modules. `mirror/modeling/relative.py` has subclasses of these. MPNet's attention is packed, which trains all-mpnet-base-v2 at 2.0 times the speed of padded rows ([performance](performance.md#training)). DeBERTa's is padded, with its three projections, and
+modules. `mirror/modeling/attention.py` has subclasses of these. MPNet's attention is packed, which trains all-mpnet-base-v2 at 2.0 times the speed of padded rows ([performance](performance.md#training)). DeBERTa's is padded, with its three projections, and
 everything else in its layers is packed. A DeBERTa with a convolution (v2-xlarge) is padded.
 
 Not encoders of plain text, though masked LMs to transformers: {left_out}.

@@ -25,7 +25,7 @@ from mirror.cmlm.options import CMLMDataArguments
 from mirror.common import cli
 from mirror.common.errors import InputError
 from mirror.data.source import CorpusSource
-from mirror.evaluation.catalogue import all_tasks, resolve
+from mirror.evaluation.run import all_tasks, resolve
 from studies.study import find_study
 from tests.documents import PAGES, RECIPES, ROOT, SCRIPTS, Block, Command, all_commands, blocks, text_of
 

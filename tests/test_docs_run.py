@@ -22,7 +22,7 @@ from datasets import Dataset
 
 import run_mirror
 from mirror.common.errors import InputError
-from mirror.evaluation.catalogue import all_tasks, default_data_dir, resolve
+from mirror.evaluation.run import all_tasks, default_data_dir, resolve
 from mirror.evaluation.task import DataFile, Options
 from tests.conftest import WORDS
 from tests.documents import PAGES, ROOT, Command, all_commands, blocks

@@ -11,7 +11,7 @@ import pytest
 
 from data_scripts import eval_data_hub, eval_data_sources, prepare_eval_data
 from mirror.common.errors import InputError
-from mirror.evaluation.catalogue import all_tasks
+from mirror.evaluation.run import all_tasks
 from tests.evaluation.folder import pairs
 
 

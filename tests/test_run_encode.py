@@ -16,7 +16,7 @@ import run_encode
 from mirror.common.errors import InputError, run_main
 from mirror.common.files import _locks
 from mirror.modeling.encoder import Encoder
-from mirror.tools.vectors import MANIFEST
+from mirror.tools.encode import MANIFEST
 from tests.documents import ROOT
 from tests.tools.test_vectors import stored
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from data_scripts import wordpiece_vocabulary
-from mirror.cmlm.checkpoint import load_cmlm
+from mirror.cmlm.model import load_cmlm
 from mirror.common.errors import InputError
 
 

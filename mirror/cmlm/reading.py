@@ -20,8 +20,7 @@ from mirror.common.errors import InputError
 from mirror.data.cache import map_rows
 from mirror.data.cleaning import clean
 from mirror.data.corpus import load_corpus, text_rows
-from mirror.data.files import check_text_file, expand_paths
-from mirror.data.formats import lines_of
+from mirror.data.files import check_text_file, expand_paths, lines_of
 from mirror.data.source import CorpusSource
 from mirror.data.tables import check_columns, columns_of, read_table, rows_of_file
 

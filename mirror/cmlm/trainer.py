@@ -17,8 +17,17 @@ from transformers import PreTrainedTokenizerBase, set_seed
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.cmlm import data
-from mirror.cmlm.checkpoint import load_cmlm, load_mlm, load_parts, mean_projection, parts_of, save_cmlm
-from mirror.cmlm.model import IGNORED, CMLMModel, additive_margin_softmax
+from mirror.cmlm.model import (
+    IGNORED,
+    CMLMModel,
+    additive_margin_softmax,
+    load_cmlm,
+    load_mlm,
+    load_parts,
+    mean_projection,
+    parts_of,
+    save_cmlm,
+)
 from mirror.cmlm.options import DOCUMENT_STAGES, PAPER_LENGTH, CMLMOptions
 from mirror.cmlm.reading import Parts, segment_documents
 from mirror.common.distributed import gather_with_gradient, mean_over_processes, rank

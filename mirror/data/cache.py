@@ -27,8 +27,7 @@ from transformers import PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError, one_line
 from mirror.common.files import atomic_write_text, digest, file_digest
-from mirror.data import formats
-from mirror.data.files import reading
+from mirror.data.files import LEFT_OUT, log_left_out, reading
 
 
 logger = logging.getLogger(__name__)
@@ -90,14 +89,14 @@ def stored_rows(
                 after = path.stat()
                 if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
                     raise InputError(f"{path} changed while it was read; run the same command again")
-                if path in formats.LEFT_OUT:
-                    atomic_write_text(note, formats.LEFT_OUT[path])
+                if path in LEFT_OUT:
+                    atomic_write_text(note, LEFT_OUT[path])
                 temporary.replace(place)
             finally:
                 temporary.unlink(missing_ok=True)
         if note.is_file():
-            formats.LEFT_OUT[path] = note.read_text(encoding="utf-8")
-            formats.log_left_out(path)
+            LEFT_OUT[path] = note.read_text(encoding="utf-8")
+            log_left_out(path)
     rows = Dataset.from_file(str(place))
     rows._fingerprint = key  # `from_file` takes the time of the file, which says nothing about the rows
     return rows

@@ -21,10 +21,21 @@ from datasets import Dataset, DatasetInfo, Features, IterableDataset, Value
 from datasets.iterable_dataset import ArrowExamplesIterable
 
 from mirror.common.errors import InputError, one_line
-from mirror.data import files, formats
+from mirror.data import files
 from mirror.data.cache import arrow_batches, stored_rows
-from mirror.data.files import check_text_file, ending_of, reading
-from mirror.data.formats import Cells, Number, holds_text, objects_of, parquet_rows, place, records_of, texts_of
+from mirror.data.files import (
+    Cells,
+    Number,
+    check_text_file,
+    ending_of,
+    holds_text,
+    objects_of,
+    parquet_rows,
+    place,
+    reading,
+    records_of,
+    texts_of,
+)
 
 
 PEEKED_ROWS = 1000  # of a JSON file, in which every row has its own keys
@@ -191,7 +202,7 @@ def rows_of_file(
         arguments = {"generate": generate, "path": str(path), "arguments": arguments, "columns": tuple(columns)}
         # Faster than `from_generator`, which converts every row on its own.
         return IterableDataset(ArrowExamplesIterable(_as_tables, arguments), DatasetInfo(features=features))
-    modules = (files, formats, sys.modules[__name__], sys.modules[generate.__module__])
+    modules = (files, sys.modules[__name__], sys.modules[generate.__module__])
     return stored_rows(path, lambda: generate(str(path), **arguments), columns, arguments, modules)
 
 

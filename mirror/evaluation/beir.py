@@ -1,28 +1,29 @@
-"""Search with a user's own queries: a folder of corpus, queries and qrels, as BEIR and TREC have them.
+"""Tasks in the formats of others: folders of corpus, queries and qrels, as BEIR and TREC have them, and tasks of mteb.
 
-The folder contains `corpus.*` (columns `_id`, `text` and perhaps `title`), `queries.*` (`_id`, `text`), and the
-judgments: `qrels/SPLIT.*` or `qrels.*` with `query-id`, `corpus-id` and `score`, or TREC's four fields and no header.
+A folder contains `corpus.*` (columns `_id`, `text` and perhaps `title`), `queries.*` (`_id`, `text`), and the judgments:
+`qrels/SPLIT.*` or `qrels.*` with `query-id`, `corpus-id` and `score`, or TREC's four fields and no header. For a task
+`mteb:NAME`, mteb loads the data and computes the score, and this project's encoder gives the vectors.
 """
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
 
-from mirror.common.errors import InputError, one_line
+from mirror.common.errors import InputError, library_errors, one_line
 from mirror.common.vectors import top_k, unit_length
-from mirror.data.files import ending_of, text_lines
-from mirror.data.formats import place
+from mirror.data.files import ending_of, place, text_lines
 from mirror.data.tables import columns_of, read_rows
-from mirror.evaluation.ranking import BM25, DEPTH, MAIN, Sample, fuse, measure, summarize
-from mirror.evaluation.tables import TABLE_ENDINGS, file_task, find_column, parse_number, stem
-from mirror.evaluation.task import Task
+from mirror.evaluation.metrics import BM25, DEPTH, MAIN, Sample, fuse, measure, summarize
+from mirror.evaluation.task import TABLE_ENDINGS, Task, file_task, find_column, parse_number, stem
 from mirror.modeling.encoder import Encode, encode_sides
 
 
@@ -37,6 +38,7 @@ QREL_COLUMNS = (
 QREL_ENDINGS = (*TABLE_ENDINGS, "txt", "trec", "qrels")
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 BLOCK = 65_536  # documents whose vectors are in memory at once
+MTEB = "mteb:"  # begins the name of a task of mteb
 
 
 @dataclass
@@ -94,7 +96,7 @@ def folder_task(folder: Path, split: str | None = None) -> Task:
 
 
 def score_search(data: SearchData, encode: Encode) -> dict:
-    """Score an encoder, BM25 and the fusion of both, each with intervals (`ranking.summarize`)."""
+    """Score an encoder, BM25 and the fusion of both, each with intervals (`metrics.summarize`)."""
     ranked = data.named(search(encode, data.queries, data.documents)[1].tolist())
     runs = {"encoder": ranked, "bm25": data.lexical, "fusion": fuse(ranked, data.lexical)}
     values = {name: measure(run, data.qrels) for name, run in runs.items()}
@@ -212,3 +214,55 @@ def _qrels(folder: Path, split: str | None) -> Path:
         raise InputError(f"{folder}: no qrels; it needs qrels/test.tsv with query-id, corpus-id and score")
     has = " ".join(f"{folder.name}:{name}" for name in named if name) or "one without a name"
     raise InputError(f"{folder}: no qrels of the split '{wanted}'; choose one of {has}")
+
+
+def mteb_task(name: str) -> Task:
+    """Return a task of mteb by `mteb:NAME`. Without mteb, or if it has no such task, raise an `InputError`."""
+    if importlib.util.find_spec("mteb") is None:
+        raise InputError(f"--tasks {name} needs mteb: pip install 'mirror-encoders[mteb]'")
+    import mteb
+
+    try:
+        found = mteb.get_task(name.removeprefix(MTEB))
+    except KeyError as error:
+        raise InputError(f"--tasks {name}: {one_line(error.args[0]).removeprefix('KeyError: ')}") from error
+    data = found.metadata
+    splits = " and ".join(data.eval_splits)
+    protocol = f"mteb {mteb.__version__}, {data.type}, its main score, mean of its subsets on {splits}"
+    hub = (str(data.dataset.get("path", "")), "default", data.eval_splits[0])
+    return Task(name, data.main_score, protocol, (), partial(score_mteb, found), dataset=data.name, hub=hub)
+
+
+def score_mteb(task, encode: Encode, data_dir: Path) -> dict:
+    """Score a task object of mteb. An `InputError` names the task if its data cannot be loaded."""
+    import mteb
+
+    with library_errors(f"{MTEB}{task.metadata.name}"):
+        (result,) = mteb.evaluate(mteb_model(encode), task, cache=None, show_progress_bar=False).task_results
+        score = float(result.get_score())
+    version = f"{result.task_name} {result.dataset_revision}"
+    subsets = {split: {row["hf_subset"]: row["main_score"] for row in rows} for split, rows in result.scores.items()}
+    return {
+        "main_score": score,
+        "num_examples": sum(len(rows) for rows in subsets.values()),
+        "subsets": subsets,
+        "dataset_revision": result.dataset_revision,
+        "data_sha256": hashlib.sha256(version.encode()).hexdigest(),  # mteb identifies data by revision
+    }
+
+
+def mteb_model(encode: Encode):
+    """Return an encoder as mteb calls one, with cosine similarity. Queries and documents get their prompts."""
+    from mteb.models.abs_encoder import AbsEncoder
+    from mteb.models.model_meta import ModelMeta
+
+    encoders = {role: getattr(encode, role, encode) for role in ("query", "document")} | {None: encode}
+
+    class Model(AbsEncoder):
+        mteb_model_meta = ModelMeta.create_empty()
+
+        def encode(self, inputs, *, prompt_type=None, **options) -> np.ndarray:
+            texts = [text for batch in inputs for text in batch["text"]]
+            return encoders[getattr(prompt_type, "value", prompt_type)](texts)
+
+    return Model()

@@ -15,8 +15,8 @@ import numpy as np
 from scipy.stats import gmean
 
 from mirror.common.vectors import ranks_in_scores
+from mirror.evaluation.metrics import Sample, interval, margin
 from mirror.evaluation.own_text import OwnTextTest, short
-from mirror.evaluation.ranking import Sample, interval, margin
 from mirror.evaluation.run import PreparedTask
 from mirror.modeling.encoder import Encode, Encoder
 

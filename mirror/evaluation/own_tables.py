@@ -15,12 +15,10 @@ from sklearn.model_selection import StratifiedKFold
 
 from mirror.common.errors import InputError, one_line
 from mirror.common.vectors import unit_length
-from mirror.data.formats import place
+from mirror.data.files import place
 from mirror.data.tables import columns_of, read_rows
-from mirror.evaluation.metrics import cosines_of_pairs, paired_cosines
-from mirror.evaluation.ranking import Sample
-from mirror.evaluation.tables import TRIPLET, file_task, parse_number, stem
-from mirror.evaluation.task import Task
+from mirror.evaluation.metrics import Sample, cosines_of_pairs, paired_cosines
+from mirror.evaluation.task import TRIPLET, Task, file_task, parse_number, stem
 from mirror.evaluation.transfer import MAX_ITERATIONS, fit, scaled
 from mirror.modeling.encoder import Encode
 

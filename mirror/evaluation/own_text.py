@@ -18,7 +18,7 @@ from scipy.stats import gmean
 from mirror.common.errors import InputError
 from mirror.common.vectors import gold_ranks, unit_length
 from mirror.data.augmentation import words
-from mirror.evaluation.ranking import BM25, Sample, margin
+from mirror.evaluation.metrics import BM25, Sample, margin
 from mirror.modeling.encoder import Encode, encode_sides
 
 

@@ -16,11 +16,10 @@ from transformers.modeling_outputs import BaseModelOutput
 from mirror.common.cli import share
 from mirror.common.errors import InputError, one_line
 from mirror.data.batches import pack
-from mirror.modeling.attention import PackedLayout, use_mirror_attention
+from mirror.modeling.attention import OURS, PackedLayout, take_packed_rows, use_mirror_attention
 from mirror.modeling.backbone import first_position, position_limit
 from mirror.modeling.dropout import FastDropout, PairedDropout, check_views_agree, dummy_input_ids, set_dropout
 from mirror.modeling.pooling import pool, without_first
-from mirror.modeling.relative import OURS, take_packed_rows
 from mirror.modeling.static import StaticModel
 
 

@@ -30,8 +30,7 @@ def main() -> None:
     configure_logging()
 
     # Imported here so that --help and errors in the flags are immediate.
-    from mirror.evaluation.catalogue import all_tasks, default_data_dir, listing
-    from mirror.evaluation.run import Progress, make_plan
+    from mirror.evaluation.run import Progress, all_tasks, default_data_dir, listing, make_plan
     from mirror.evaluation.task import Options, preparation
 
     # ---- Tasks -----------------------------------------------------------------------------------------------------
@@ -55,10 +54,9 @@ def main() -> None:
     from mirror.common.distributed import join_processes
     from mirror.common.files import lock_output_dir, make_output_folder
     from mirror.evaluation import results
-    from mirror.evaluation.encoding import EncodeSettings, describe, make_encode
+    from mirror.evaluation.encoding import EncodeSettings, describe, fingerprint, make_encode
     from mirror.evaluation.plots import draw_all
     from mirror.evaluation.published import find_rows
-    from mirror.modeling.embedding_cache import fingerprint
     from mirror.modeling.encoder import Encode, Encoder
     from mirror.training.finish import after_scoring
 

@@ -72,7 +72,7 @@ def build_index(folder: str | Path, rows: Dataset, encode: Encode, encoder: str)
 
     Args:
         encode: gives the vectors of the column `text`.
-        encoder: fingerprint of the encoder (`mirror.modeling.embedding_cache.fingerprint`).
+        encoder: fingerprint of the encoder (`mirror.evaluation.encoding.fingerprint`).
 
     Raises an `InputError` if the folder holds an index of other texts or of another encoder.
     """

@@ -204,7 +204,7 @@ def scores_of_run(state: TrainerState, loads_best: bool, data_dir: str | None) -
     by_step = {entry["step"]: entry for entry in state.log_history if any(key.startswith("eval_") for key in entry)}
     if saved not in by_step:
         return {}
-    from mirror.evaluation.catalogue import all_tasks, default_data_dir
+    from mirror.evaluation.run import all_tasks, default_data_dir
 
     tasks = all_tasks(Path(data_dir) if data_dir else default_data_dir())
     steps = {"before": 0, "after": saved} if 0 in by_step else {"after": saved}
@@ -230,7 +230,7 @@ def write_scores(folder: str | Path, scores: dict) -> None:
 
 def _metadata(name: str, record: RunRecord, scores: dict) -> str:
     """Return the YAML front matter of the card."""
-    from mirror.evaluation.catalogue import dataset_of
+    from mirror.evaluation.run import dataset_of
 
     base, dataset, settings = record.run["base_model"], record.run["dataset"], record.settings
     results = []

@@ -24,9 +24,8 @@ from mirror.common.vectors import unit_length
 from mirror.data.augmentation import crop
 from mirror.data.cleaning import Corpus
 from mirror.data.views import special_tokens_around
-from mirror.evaluation.encoding import fit_components
+from mirror.evaluation.encoding import EmbeddingCache, fingerprint, fit_components
 from mirror.modeling.backbone import load_backbone
-from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.read_checkpoint import checkpoint_settings
 from mirror.modeling.save_checkpoint import dense, save_encoder

@@ -290,7 +290,7 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4.4: drophead replaces dropout
         if self.keep and self.keep_within is None:
-            from mirror.evaluation.tables import is_task  # late: it imports the readers of files
+            from mirror.evaluation.task import is_task  # late: it imports the readers of files
 
             path = Path(self.keep)
             self.keep_within = KEEP_WITHIN_TEXTS if path.is_file() and not is_task(path) else KEEP_WITHIN

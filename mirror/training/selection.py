@@ -24,10 +24,9 @@ from mirror.data.batches import both_views
 from mirror.data.corpus import load_texts
 from mirror.data.source import CorpusSource
 from mirror.data.views import TwoViewDataset, ViewSettings
-from mirror.evaluation.catalogue import is_own
 from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_all, make_tests
-from mirror.evaluation.run import make_plan
-from mirror.evaluation.tables import is_task
+from mirror.evaluation.run import is_own, make_plan
+from mirror.evaluation.task import is_task
 from mirror.modeling.encoder import Encode, Encoder
 from mirror.training.options import ALIGNMENT_UNIFORMITY, KEEP, OWN_TEXT
 from mirror.training.resumable import NothingToSave, RunIsComplete
@@ -168,8 +167,8 @@ class CosinesOfBase:
 def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
     """Return a function that scores an encoder by what `--keep` names. Higher is better.
 
-    That is a task of run_eval.py, a file or folder that makes one (`catalogue.own_task`), or any other file of texts. An
-    `InputError` for neither a file nor a task, a damaged file, or too few texts.
+    That is a task of run_eval.py, a file or folder that makes one (`mirror.evaluation.run.own_task`), or any other file of
+    texts. An `InputError` for neither a file nor a task, a damaged file, or too few texts.
     """
     path = Path(keep)
     if path.is_file() and not is_task(path):

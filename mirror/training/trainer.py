@@ -27,9 +27,9 @@ from mirror.data.cache import content_of
 from mirror.data.cleaning import Corpus
 from mirror.data.corpus import as_corpus, has_pairs, load_corpus
 from mirror.data.source import source_settings
+from mirror.evaluation.encoding import EmbeddingCache, fingerprint
 from mirror.evaluation.own_text import are_names
 from mirror.evaluation.run import make_task_scorer
-from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool, without_first

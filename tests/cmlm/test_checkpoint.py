@@ -9,8 +9,7 @@ import pytest
 import torch
 from transformers import AutoModel, BartConfig, BertForMaskedLM, GPT2Config
 
-from mirror.cmlm.checkpoint import load_cmlm, load_parts, mean_projection, parts_of, save_cmlm
-from mirror.cmlm.model import CMLMModel, Projection
+from mirror.cmlm.model import CMLMModel, Projection, load_cmlm, load_parts, mean_projection, parts_of, save_cmlm
 from mirror.common import trust
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 import run_encode
 import run_eval
-from mirror.cmlm.checkpoint import load_mlm
+from mirror.cmlm.model import load_mlm
 from mirror.common import trust
 from mirror.common.cli import TRUST
 from mirror.common.config_parser import parse_flags

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mirror.evaluation.catalogue import all_tasks
+from mirror.evaluation.run import all_tasks
 from mirror.evaluation.task import Options, Task
 
 

@@ -18,10 +18,9 @@ import pytest
 import run_eval
 from mirror.common.errors import InputError
 from mirror.evaluation import beir
-from mirror.evaluation.catalogue import all_tasks, resolve
-from mirror.evaluation.ranking import MEASURES
-from mirror.evaluation.run import make_plan
-from mirror.modeling.embedding_cache import EmbeddingCache
+from mirror.evaluation.encoding import EmbeddingCache
+from mirror.evaluation.metrics import MEASURES
+from mirror.evaluation.run import all_tasks, make_plan, resolve
 from mirror.modeling.encoder import EncodeByRole
 from tests.conftest import make_sentences
 

@@ -8,8 +8,7 @@ from scipy.stats import ortho_group
 from mirror.common.errors import InputError
 from mirror.common.vectors import gold_ranks, mean_top_k, top_k, unit_length
 from mirror.evaluation import bli
-from mirror.evaluation.catalogue import all_tasks
-from mirror.evaluation.run import PreparedTask, make_plan
+from mirror.evaluation.run import PreparedTask, all_tasks, make_plan
 from mirror.evaluation.task import Options
 from tests.evaluation.folder import task_named, write_tsv
 

@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from mirror.evaluation.ranking import BM25, tokens
+from mirror.evaluation.metrics import BM25, tokens
 
 
 TEXTS = ["the cat sat on the mat", "the dog", "a cat and a dog and a cat", "", "rain"]

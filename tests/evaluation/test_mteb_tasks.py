@@ -9,8 +9,7 @@ import pytest
 from datasets import Dataset, DatasetDict
 
 from mirror.common.errors import InputError
-from mirror.evaluation.catalogue import resolve
-from mirror.evaluation.run import make_plan
+from mirror.evaluation.run import make_plan, resolve
 from mirror.modeling.encoder import Encoder
 from tests.conftest import make_sentences
 from tests.evaluation.test_beir import CORPUS, QRELS, QUERIES

@@ -13,8 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import average_precision_score, roc_auc_score, v_measure_score
 
 from mirror.common.errors import InputError
-from mirror.evaluation.catalogue import all_tasks, resolve
-from mirror.evaluation.run import make_plan
+from mirror.evaluation.run import all_tasks, make_plan, resolve
 from mirror.modeling.encoder import Encoder
 from tests.conftest import make_sentences
 from tests.evaluation.test_beir import encode, write_rows

@@ -7,9 +7,9 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 from mirror.common.errors import InputError
-from mirror.evaluation.catalogue import all_groups, all_tasks
 from mirror.evaluation.labeled_pairs import compare, sample_rows, thinned_roc_curve
 from mirror.evaluation.metrics import paired_cosines
+from mirror.evaluation.run import all_groups, all_tasks
 from mirror.modeling.encoder import Encoder
 from tests.evaluation.folder import on_a_circle, pairs, task_named, write_tsv
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirror.evaluation.ranking import MEASURES, Sample, fuse, interval, measure, ranked_ids, summarize
+from mirror.evaluation.metrics import MEASURES, Sample, fuse, interval, measure, ranked_ids, summarize
 
 
 TREC_NAMES = ("ndcg_cut_10", "recip_rank", "recall_10", "recall_100", "success_1")

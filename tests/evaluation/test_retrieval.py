@@ -6,8 +6,7 @@ import pytest
 from mirror.common.errors import InputError
 from mirror.data.docstrings import Docstring
 from mirror.evaluation import retrieval
-from mirror.evaluation.catalogue import all_tasks, listing
-from mirror.evaluation.run import make_plan
+from mirror.evaluation.run import all_tasks, listing, make_plan
 from tests.evaluation.folder import task_named, write_tsv
 
 

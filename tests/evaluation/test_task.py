@@ -12,9 +12,17 @@ import pytest
 
 import run_eval
 from mirror.common.errors import InputError
-from mirror.evaluation import catalogue
-from mirror.evaluation.catalogue import all_groups, all_tasks, dataset_of, default_data_dir, listing, resolve
-from mirror.evaluation.run import Progress, make_plan
+from mirror.evaluation import run
+from mirror.evaluation.run import (
+    Progress,
+    all_groups,
+    all_tasks,
+    dataset_of,
+    default_data_dir,
+    listing,
+    make_plan,
+    resolve,
+)
 from mirror.evaluation.task import DataFile, Task, preparation
 from tests.evaluation.folder import on_a_circle, pairs, write_tsv
 
@@ -144,7 +152,7 @@ def test_a_new_task_is_one_module_and_one_line(bert_folder, tmp_path, monkeypatc
             groups=("art",), dataset="Colors of Things", hub=("me/colors", "default", "test"), plot=plot,
         )
     ]  # fmt: skip
-    monkeypatch.setattr(catalogue, "FAMILIES", (*catalogue.FAMILIES, colors))
+    monkeypatch.setattr(run, "FAMILIES", (*run.FAMILIES, colors))
 
     out = tmp_path / "out"
     flags = (

@@ -6,8 +6,7 @@ from threadpoolctl import threadpool_info
 
 from mirror.common.errors import InputError
 from mirror.evaluation import transfer
-from mirror.evaluation.catalogue import all_groups, all_tasks
-from mirror.evaluation.run import PreparedTask
+from mirror.evaluation.run import PreparedTask, all_groups, all_tasks
 from mirror.evaluation.task import Options
 from tests.evaluation.folder import task_named, write_tsv
 

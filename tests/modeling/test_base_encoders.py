@@ -14,7 +14,7 @@ from sentence_transformers.models import Dense, Dropout, LayerNorm, Normalize, P
 from transformers import AutoModel, AutoTokenizer
 
 from mirror.common.errors import InputError
-from mirror.modeling.embedding_cache import fingerprint
+from mirror.evaluation.encoding import fingerprint
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.save_checkpoint import verify_encoder
 from mirror.training.base_encoder import keep_modules

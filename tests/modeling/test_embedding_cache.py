@@ -5,7 +5,7 @@ import pytest
 import torch
 from sentence_transformers.models import Normalize
 
-from mirror.modeling.embedding_cache import EmbeddingCache, fingerprint
+from mirror.evaluation.encoding import EmbeddingCache, fingerprint
 from mirror.modeling.encoder import Encoder
 
 
@@ -129,6 +129,6 @@ def test_a_shard_that_cannot_be_read_now_is_kept(tmp_path, counting, monkeypatch
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("mirror.modeling.embedding_cache.np.load", load)
+        patch.setattr("mirror.evaluation.encoding.np.load", load)
         np.testing.assert_array_equal(EmbeddingCache(tmp_path, counting)(texts), expected)
     assert "cannot be read" in caplog.text and shard.read_bytes() == before

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from sentence_transformers.models import Dense, Normalize
 from transformers import AutoModel, AutoTokenizer
 
-from mirror.cmlm.checkpoint import load_cmlm
+from mirror.cmlm.model import load_cmlm
 from mirror.common.errors import InputError
 from mirror.data.views import ViewTokenizer
 from mirror.modeling.backbone import load_backbone

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirror.common.errors import InputError
-from mirror.evaluation.catalogue import all_tasks, resolve
+from mirror.evaluation.run import all_tasks, resolve
 from mirror.training.arguments import parse_arguments
 from mirror.training.options import CRITERIA, LEVELS
 from studies import rivals

@@ -13,8 +13,8 @@ from scipy.stats import gmean
 from mirror.common.errors import InputError
 from mirror.evaluation import comparison
 from mirror.evaluation.comparison import System, by_own_text, lexical_by_own_text, rank
+from mirror.evaluation.metrics import Sample
 from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_tests
-from mirror.evaluation.ranking import Sample
 from mirror.modeling.encoder import Encoder
 from mirror.tools import compare
 from tests.conftest import make_sentences

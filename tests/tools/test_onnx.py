@@ -19,7 +19,7 @@ from mirror.modeling.backbone import load_backbone
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.tools import onnx
-from mirror.tools.runtimes import RUNTIMES
+from mirror.tools.onnx import RUNTIMES
 from mirror.training.card import write_card
 from tests.evaluation.folder import write_tsv
 from tests.tools.test_finish import train

@@ -10,7 +10,7 @@ import pytest
 from datasets import Dataset, IterableDataset
 
 from mirror.common.errors import InputError
-from mirror.tools.vectors import ShardFolder, encode_vectors, fill, recall
+from mirror.tools.encode import ShardFolder, encode_vectors, fill, recall
 
 
 def stored(folder: Path) -> dict[str, np.ndarray | list]:

@@ -21,7 +21,7 @@ import run_mirror
 from mirror.common.errors import InputError, run_main
 from mirror.common.files import is_complete
 from mirror.modeling.encoder import Encoder
-from mirror.tools.vectors import ShardFolder
+from mirror.tools.encode import ShardFolder
 from mirror.training.checkpoints import is_full_disk, last_complete_checkpoint, raise_save_error, warn_of_little_space
 from tests.tiny_trainer import At, make_trainer
 
