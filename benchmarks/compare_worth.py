@@ -17,13 +17,12 @@ from scipy.stats import spearmanr
 from mirror.common.cli import Parser, configure_logging, hide_dataset_progress, positive
 from mirror.common.errors import run_main
 from mirror.common.files import atomic_write_text, make_output_folder
-from mirror.evaluation import comparison
 from mirror.evaluation.encoding import EncodeSettings, make_encode
 from mirror.evaluation.own_text import make_tests
 from mirror.evaluation.results import short_names
 from mirror.evaluation.run import make_plan
 from mirror.modeling.encoder import Encoder
-from mirror.tools.compare import read_texts
+from mirror.tools.compare import by_own_text, by_tasks, read_texts
 
 
 def main() -> None:
@@ -46,8 +45,8 @@ def main() -> None:
         path, colon, pooling = model.rpartition(":")
         encoder = Encoder.from_pretrained(path if colon else model, pooling if colon else None)
         encode = make_encode(encoder, EncodeSettings(cache_dir=str(output_dir / "embeddings")))
-        own = comparison.by_own_text(name, encode, tests)
-        labeled, _ = comparison.by_tasks(name, encode, encoder, tasks)
+        own = by_own_text(name, encode, tests)
+        labeled, _ = by_tasks(name, encode, encoder, tasks)
         rows.append({"name": name, "own_text": own.score} | own.scores | {"tasks": labeled.scores})
         sys.stdout.write(
             f"{name}\t{own.score:.4f}\t" + "\t".join(f"{each:.4f}" for each in labeled.scores.values()) + "\n"

@@ -172,7 +172,7 @@ class PreparedTask:
             raise InputError(f"task {self.name}: {one_line(error)}") from error
         if not math.isfinite(found := fields["main_score"]):
             raise InputError(f"task {self.name}: the score is {found}, because its labels or scores are all the same")
-        fields.pop("samples", None)  # for mirror.evaluation.comparison, in memory only
+        fields.pop("samples", None)  # for mirror.tools.compare, in memory only
         seconds = time.perf_counter() - start
         logger.info("%s: %s %.4f (%.1f s)", self.name, self.task.metric, fields["main_score"], seconds)
         return {

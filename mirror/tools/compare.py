@@ -17,7 +17,9 @@ import logging
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,11 +30,14 @@ from mirror.common.errors import InputError, run_main
 
 
 if TYPE_CHECKING:
-    from mirror.evaluation.comparison import System
-    from mirror.modeling.encoder import Encoder
+    from mirror.evaluation.metrics import Sample
+    from mirror.evaluation.own_text import OwnTextTest
+    from mirror.evaluation.run import PreparedTask
+    from mirror.modeling.encoder import Encode, Encoder
 
 logger = logging.getLogger(__name__)
 
+LEXICAL = "BM25"
 TIMED_TEXTS = 512
 FACTS = {  # header and format of each column
     "dimension": ("dimension", "{:,}"),
@@ -52,7 +57,7 @@ def main() -> None:
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.common import trust
     from mirror.common.files import atomic_write_text, make_output_folder
-    from mirror.evaluation import comparison, plots
+    from mirror.evaluation import plots
     from mirror.evaluation.encoding import EncodeSettings, make_encode
     from mirror.evaluation.own_text import make_tests
     from mirror.evaluation.results import short_names
@@ -71,18 +76,18 @@ def main() -> None:
 
     models = list(dict.fromkeys(args.models))
     paths = dict(zip(short_names(models), models, strict=True))
-    systems, lexical = [], comparison.lexical_by_own_text(tests) if tests else None
+    systems, lexical = [], lexical_by_own_text(tests) if tests else None
     for name, path in paths.items():
         encoder = Encoder.from_pretrained(path, None if checkpoint_settings(path).get("pooling") else args.pooling)
         encode = make_encode(encoder, EncodeSettings(batch_size=args.batch_size))
         if tests:
-            system = comparison.by_own_text(name, encode, tests)
+            system = by_own_text(name, encode, tests)
         else:
-            system, lexical = comparison.by_tasks(name, encode, encoder, tasks)
+            system, lexical = by_tasks(name, encode, encoder, tasks)
         system.facts.update(facts_of(encoder, texts or [name], args.batch_size))
         logger.info("%s: %.3f", name, system.score)
         systems.append(system)
-    order, margins, differences = comparison.rank([*systems, *([lexical] if lexical else [])])
+    order, margins, differences = rank([*systems, *([lexical] if lexical else [])])
 
     lines = [format_table(order, margins), "", *map(str, differences), "", advice(order, paths, args)]
     report = "\n".join(lines) + "\n"
@@ -165,6 +170,111 @@ def advice(order: Sequence[System], paths: dict[str, str], args: argparse.Namesp
     elif order[0].name != best:
         first = f"{order[0].name} scores higher: search with both, as the fusion of run_eval.py does, and "
     return f"Next: {first}adapt {best} to your texts: {shlex.join(command)}"
+
+
+# ---- Systems in order: scores with intervals, and which of them the same examples tell apart ---------------------------
+
+
+@dataclass
+class System:
+    """A system's scores by test or task, the samples that they are from, and facts for the table."""
+
+    name: str
+    scores: dict[str, float]
+    samples: dict[str, Sample | None]  # None where a task cannot be resampled
+    facts: dict[str, float | int] = field(default_factory=dict)
+    mean: Callable = np.mean  # of several scores; the geometric mean of tests on texts
+
+    @property
+    def score(self) -> float:
+        """Return the mean of all scores."""
+        return float(self.mean(list(self.scores.values())))
+
+    def draws(self) -> np.ndarray | None:
+        """Compute the mean score of 1,000 resamples, (1000,). None if a task cannot be resampled."""
+        if None in self.samples.values():
+            return None
+        return self.mean([sample.draws(seed=seed) for seed, sample in enumerate(self.samples.values())], axis=0)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much one system scores over another. `low` and `high` are its 95% interval, None if there is none."""
+
+    first: str
+    second: str
+    change: float
+    low: float | None
+    high: float | None
+
+    @property
+    def told_apart(self) -> bool:
+        """Return whether the interval lies above 0."""
+        return self.low is not None and self.low > 0
+
+    def __str__(self) -> str:
+        from mirror.evaluation.own_text import short
+
+        change = short(self.change)
+        if self.low is None:
+            return f"{self.first} over {self.second} by {change} (no interval for these tasks)"
+        change += f" ± {short((self.high - self.low) / 2)}"
+        if self.told_apart:
+            return f"{self.first} over {self.second} by {change}"
+        return f"{self.first} and {self.second} are not told apart ({change})"
+
+
+def by_own_text(name: str, encode: Encode, tests: Sequence[OwnTextTest]) -> System:
+    """Score an encoder by tests without labels. The score of a test is its mean reciprocal rank."""
+    return _by_ranks(name, tests, [test.ranks(encode) for test in tests])
+
+
+def lexical_by_own_text(tests: Sequence[OwnTextTest]) -> System:
+    """Score BM25 by the same tests. An answer without a word of the query ranks below all that have one."""
+    from mirror.common.vectors import ranks_in_scores
+
+    return _by_ranks(LEXICAL, tests, [ranks_in_scores(t.lexical_scores(), np.arange(len(t.answers))) for t in tests])
+
+
+def _by_ranks(name: str, tests: Sequence[OwnTextTest], ranks: Sequence[np.ndarray]) -> System:
+    from scipy.stats import gmean
+
+    scores = {test.kind: float((1 / each).mean()) for test, each in zip(tests, ranks, strict=True)}
+    samples = {test.kind: test.sample(1 / each) for test, each in zip(tests, ranks, strict=True)}
+    return System(name, scores, samples, mean=gmean)
+
+
+def by_tasks(
+    name: str, encode: Encode, encoder: Encoder, tasks: Sequence[PreparedTask]
+) -> tuple[System, System | None]:
+    """Score an encoder by tasks. Also return BM25's scores, None if one of the tasks has none."""
+    ours, lexical = System(name, {}, {}), System(LEXICAL, {}, {})
+    for task in tasks:
+        fields = task.task.score(encoder if task.task.trains else encode, task.data_dir)
+        logger.info("%s: %s %s %.4f", name, task.name, task.task.metric, fields["main_score"])
+        samples = fields.get("samples", {})
+        ours.scores[task.name], ours.samples[task.name] = fields["main_score"], samples.get("encoder")
+        if "bm25" in fields:
+            lexical.scores[task.name], lexical.samples[task.name] = fields["bm25"][task.task.metric], samples["bm25"]
+    return ours, lexical if lexical.scores.keys() == ours.scores.keys() else None
+
+
+def rank(systems: Sequence[System]) -> tuple[list[System], dict[str, float | None], list[Difference]]:
+    """Sort systems by score, best first. Also return the margin of each score's 95% interval, and each difference to the next."""
+    from mirror.evaluation.metrics import interval, margin
+
+    order = sorted(systems, key=lambda system: -system.score)
+    draws = {system.name: system.draws() for system in order}
+    margins = {name: None if each is None else margin(each) for name, each in draws.items()}
+    differences = []
+    for better, worse in pairwise(order):
+        both = draws[better.name], draws[worse.name]
+        low, high = (None, None) if any(each is None for each in both) else map(float, interval(both[0] - both[1]))
+        differences.append(Difference(better.name, worse.name, better.score - worse.score, low, high))
+    return order, margins, differences
+
+
+# ---- Arguments ---------------------------------------------------------------------------------------------------------
 
 
 def parse_arguments() -> argparse.Namespace:

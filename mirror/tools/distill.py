@@ -103,8 +103,7 @@ def measure(
     encoder: Encoder, tests: Sequence[OwnTextTest], tasks: Sequence[PreparedTask], texts: Sequence[str]
 ) -> dict[str, float]:
     """Return what an encoder scores and costs: mean reciprocal ranks of the tests, scores of the tasks, and facts."""
-    from mirror.evaluation.comparison import by_own_text, by_tasks
-    from mirror.tools.compare import facts_of
+    from mirror.tools.compare import by_own_text, by_tasks, facts_of
 
     encode, runs = encoder.by_role(), [facts_of(encoder, texts[:2000], 64) for _ in range(3)]
     scores = by_own_text("", encode, tests).scores | by_tasks("", encode, encoder, tasks)[0].scores

@@ -11,12 +11,11 @@ import pytest
 from scipy.stats import gmean
 
 from mirror.common.errors import InputError
-from mirror.evaluation import comparison
-from mirror.evaluation.comparison import System, by_own_text, lexical_by_own_text, rank
 from mirror.evaluation.metrics import Sample
 from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_tests
 from mirror.modeling.encoder import Encoder
 from mirror.tools import compare
+from mirror.tools.compare import System, by_own_text, lexical_by_own_text, rank
 from tests.conftest import make_sentences
 from tests.evaluation.test_beir import CORPUS, QUERIES, encode, write_qrels, write_rows
 from tests.evaluation.test_own_tables import SCORED
@@ -102,7 +101,7 @@ def test_the_interval_is_that_of_the_own_text_test():
     rng = np.random.default_rng(0)
     before, after = ([rng.integers(1, high, 300), rng.integers(1, high, 200)] for high in (6, 4))
     tests = [OwnTextTest(kind, ("query",) * size, ("answer",) * size) for kind, size in (("a", 300), ("b", 200))]
-    systems = [comparison._by_ranks(name, tests, ranks) for name, ranks in (("old", before), ("new", after))]
+    systems = [compare._by_ranks(name, tests, ranks) for name, ranks in (("old", before), ("new", after))]
     expected = compare_together(before, after)
     (new, old), margins, (difference,) = rank(systems)
     assert (new.score, old.score) == pytest.approx((expected["after"], expected["before"]))
