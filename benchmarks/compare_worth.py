@@ -52,14 +52,12 @@ def main() -> None:
             f"{name}\t{own.score:.4f}\t" + "\t".join(f"{each:.4f}" for each in labeled.scores.values()) + "\n"
         )
     kinds = ["own_text", *(test.kind for test in tests)]
-    found = {
-        task.name: {
-            k: float(spearmanr([r[k] for r in rows], [r["tasks"][task.name] for r in rows]).statistic) for k in kinds
-        }
-        for task in tasks
-    }
-    for task, correlations in found.items():
-        sys.stdout.write(f"{task}: " + ", ".join(f"{kind} {value:.3f}" for kind, value in correlations.items()) + "\n")
+    found: dict[str, dict[str, float]] = {}
+    for task in tasks:
+        labeled = [row["tasks"][task.name] for row in rows]
+        found[task.name] = {kind: float(spearmanr([r[kind] for r in rows], labeled).statistic) for kind in kinds}
+        shown = ", ".join(f"{kind} {value:.3f}" for kind, value in found[task.name].items())
+        sys.stdout.write(f"{task.name}: {shown}\n")
     record = {"encoders": rows, "rank_correlation": found}
     atomic_write_text(Path(output_dir) / "results.json", json.dumps(record, indent=2) + "\n")
 

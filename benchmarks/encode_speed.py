@@ -18,7 +18,7 @@ from __future__ import annotations
 import csv
 import sys
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -26,11 +26,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.side_by_side import Results, add_common_flags, markdown, median, ratio, run_benchmark, spread
-from mirror.common.errors import InputError, run_main
+from benchmarks import side_by_side as bench
+from mirror.common.errors import run_main
 
 
-PRECISIONS = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 DEFAULT_VARIANTS = tuple(
     f"{way}-{precision}" for precision in ("fp32", "bf16") for way in ("original-way", "sentence-transformers", "ours")
 )
@@ -39,28 +39,18 @@ WARMUP_PAIRS = 128
 
 def main() -> None:
     args = parse_arguments()
-    run_benchmark(__file__, args, measure, args.variants, report)
+    bench.run_benchmark(__file__, args, measure, args.variants, report)
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = bench.make_parser(__doc__)
     add = parser.add_argument
     add("--sts_file", required=True, help="Path to a tab-separated file with a header: sentence1, sentence2, score")
     add("--model_name_or_path", help="Encoder to measure. Default: a new BERT of 6 layers x 384 with random weights")
-    add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=f"Default: {' '.join(DEFAULT_VARIANTS)}")
-    add("--batch_size", type=int, default=64, help="Number of texts in a batch. Default: 64")
-    add("--max_length", type=int, default=64, help="Longest text in tokens. Default: 64")
-    add("--pooling", choices=("cls", "mean"), default="cls", help="Default: cls")
-    add_common_flags(parser)
-    args = parser.parse_args(argv)
-    for variant in args.variants:
-        way, _, precision = variant.rpartition("-")
-        if way not in WAYS or precision not in PRECISIONS:
-            raise InputError(f"--variants {variant}: unknown; for example {' '.join(DEFAULT_VARIANTS)}")
-    return args
+    return bench.parse_speed_flags(parser, argv, WAYS, variants=[*DEFAULT_VARIANTS], batch_size=64, max_length=64)
 
 
-def report(args: Namespace, facts: dict, results: Results) -> tuple[str, str]:
+def report(args: Namespace, facts: dict, results: bench.Results) -> tuple[str, str]:
     """Return the title, and a table with one row per variant. One that failed says so."""
     sentences = facts["sentences"]
     title = (
@@ -72,15 +62,11 @@ def report(args: Namespace, facts: dict, results: Results) -> tuple[str, str]:
         if not runs:
             rows.append((variant, "failed", *["-"] * 5))
             continue
-        precision = variant.rpartition("-")[2]
-        others = (results.get(f"{other}-{precision}") for other in ("original-way", "sentence-transformers"))
-        times, speed = spread([run["seconds"] for run in runs]), f"{sentences / median(runs, 'seconds'):.0f}"
-        ratios = (ratio(other, runs, "seconds") for other in others)
-        rows.append(
-            (variant, times, speed, *ratios, f"{median(runs, 'spearman'):.4f}", f"{median(runs, 'peak_gb'):.2f}")
-        )
-    ratios = ("vs original-way", "vs sentence-transformers")
-    return title, markdown(("variant", "seconds", "sentences/s", *ratios, "Spearman", "peak GB"), rows)
+        times = bench.spread([run["seconds"] for run in runs])
+        speed = f"{sentences / bench.median(runs, 'seconds'):.0f}"
+        same, peak = f"{bench.median(runs, 'spearman'):.4f}", f"{bench.median(runs, 'peak_gb'):.2f}"
+        rows.append((variant, times, speed, *bench.ratios(results, variant, "seconds"), same, peak))
+    return title, bench.markdown(("variant", "seconds", "sentences/s", *bench.VERSUS, "Spearman", "peak GB"), rows)
 
 
 # ---- In a measuring subprocess ---------------------------------------------------------------------------------------
@@ -103,7 +89,7 @@ def measure(variant: str, args: Namespace) -> dict:
         distinct = len(set(first + second))
         return {"model": name, "machine": machine(), "sentences": 2 * len(first), "distinct": distinct}
     way, _, precision = variant.rpartition("-")
-    encode = WAYS[way](model, PRECISIONS[precision], args)
+    encode = WAYS[way](model, DTYPES[precision], args)
     encode(first[:WARMUP_PAIRS], second[:WARMUP_PAIRS])
     synchronize()
     start = time.perf_counter()
@@ -127,11 +113,9 @@ def ours(model: str, dtype: str, args: Namespace) -> Callable:
 
 
 def sentence_transformers(model: str, dtype: str, args: Namespace) -> Callable:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from benchmarks.stand_in import make_sentence_transformer
 
-    body = Transformer(model, max_seq_length=args.max_length, model_kwargs={"dtype": dtype})
-    encoder = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), args.pooling)])
+    encoder = make_sentence_transformer(model, args, dtype=dtype)
     encode = partial(encoder.encode, batch_size=args.batch_size, convert_to_tensor=True, show_progress_bar=False)
     return lambda *sides: [encode(side).float() for side in sides]
 

@@ -19,19 +19,10 @@ from functools import partial
 from pathlib import Path
 
 import torch
+import transformers
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import (
-    AlbertConfig,
-    AutoModel,
-    BertConfig,
-    EuroBertConfig,
-    ModernBertConfig,
-    NomicBertConfig,
-    PreTrainedModel,
-    RobertaConfig,
-    TrainerCallback,
-)
+from transformers import AutoModel, PreTrainedModel, TrainerCallback
 from transformers.utils import is_flash_attn_2_available
 
 from benchmarks.stand_in import DTYPES, device, distinct_sentences, make_model, synchronize
@@ -48,25 +39,18 @@ from mirror.training.trainer import MirrorTrainer
 ROOT = Path(__file__).resolve().parents[1]
 Row = dict[str, str]
 VOCABULARY = 1000
-SIZES = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 256,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,  # 64 numbers per head, as in the encoders of this size and larger
-    "intermediate_size": 512,
-    "max_position_embeddings": 160,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+SIZES = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+# 64 numbers per head, as in the encoders of this size and larger.
+SIZES |= {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 512}
+SIZES |= {"max_position_embeddings": 160}
 MODERN = {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 16, "global_attn_every_n_layers": 2}
 MODELS = {
-    "BERT": lambda: BertConfig(**SIZES),
-    "RoBERTa": lambda: RobertaConfig(**SIZES),
-    "ALBERT": lambda: AlbertConfig(**SIZES, embedding_size=64),
-    "ModernBERT, past its local window": lambda: ModernBertConfig(**SIZES, **MODERN),
-    "EuroBERT, grouped queries": lambda: EuroBertConfig(**SIZES, mask_token_id=3, num_key_value_heads=2),
-    "NomicBERT": lambda: NomicBertConfig(**SIZES),
+    "BERT": lambda: transformers.BertConfig(**SIZES),
+    "RoBERTa": lambda: transformers.RobertaConfig(**SIZES),
+    "ALBERT": lambda: transformers.AlbertConfig(**SIZES, embedding_size=64),
+    "ModernBERT, past its local window": lambda: transformers.ModernBertConfig(**SIZES, **MODERN),
+    "EuroBERT, grouped queries": lambda: transformers.EuroBertConfig(**SIZES, mask_token_id=3, num_key_value_heads=2),
+    "NomicBERT": lambda: transformers.NomicBertConfig(**SIZES),
 }
 # Largest relative difference, in the norm, of the vectors of all texts and of the gradients of all weights. Rounding is a tenth
 # of it on a CPU. Low precision is compared with float32, because two results in low precision can be wrong in the same way.
@@ -128,9 +112,8 @@ def tiny(config) -> PreTrainedModel:
 
 
 def padded_vectors(model: PreTrainedModel, texts: list[list[int]]) -> Tensor:
-    longest = max(map(len, texts))
-    ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device())
-    mask = torch.tensor([[1] * len(text) + [0] * (longest - len(text)) for text in texts], device=device())
+    ids = nn.utils.rnn.pad_sequence([torch.tensor(text) for text in texts], batch_first=True).to(device())
+    mask = (ids > 0).long()  # no text has the token 0
     return pool(model(input_ids=ids, attention_mask=mask), mask, "mean")
 
 
@@ -344,11 +327,7 @@ def train(work: Path, name: str, launcher: list[str], *flags) -> None:
 
 
 def run(*arguments) -> None:
-    """Run Python.
-
-    Raises:
-        RuntimeError: it failed. The message is the first error that it wrote.
-    """
+    """Run Python. If it fails, raise a `RuntimeError` with the first error that it wrote."""
     done = subprocess.run([sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "rror" in line] or ["no message"]

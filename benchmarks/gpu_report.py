@@ -14,20 +14,18 @@ reason. Without a GPU the same program runs on the CPU at toy size, which proves
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from pathlib import Path
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import train_speed
-from benchmarks.side_by_side import add_common_flags, markdown, prepare, run_child, run_in_subprocess
+from benchmarks.side_by_side import make_parser, markdown, prepare, run_child, run_in_subprocess, write_report
 from mirror.common.errors import one_line, run_main
-from mirror.common.files import atomic_write_text
 
 
 PROOFS = ("packed-equals-padded", "attention-ways", "fp16-overflow", "resume")
@@ -50,7 +48,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as work:
         flags = [*sys.argv[1:], "--work", work]
         facts = prepare(__file__, flags)
-        names = ["processes"] if args.processes > 1 else [*PROOFS, *measurements(args, facts["gpu"])]
+        names = ["processes"] if args.processes > 1 else [*PROOFS, *measurements(facts["gpu"])]
         results: dict[str, dict] = {}
         for name in names:
             results[name] = attempt(name, flags, deadline)
@@ -59,25 +57,23 @@ def main() -> None:
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = make_parser(__doc__)
     add = parser.add_argument
-    add("--minutes", type=float, default=10, help="Number of minutes after which every part is stopped. Default: 10")
-    add("--processes", type=int, default=1, help="Number of processes to check instead, if more than 1. Default: 1")
-    add("--models", nargs="+", choices=MODELS, default=[*MODELS], help=f"Default: {' '.join(MODELS)}")
-    add_common_flags(parser)
+    add("--minutes", type=float, default=10, help="Number of minutes after which every part is stopped")
+    add("--processes", type=int, default=1, help="Number of processes to check instead, if more than 1")
     parser.set_defaults(rounds=1, output_dir="out/gpu-report")
     return parser.parse_args(argv)
 
 
-def measurements(args: Namespace, gpu: bool) -> list[str]:
+def measurements(gpu: bool) -> list[str]:
     """Return `model/batch/variant` of every run that is timed, and of the card's limit for each model.
 
     What takes minutes to compile is last.
     """
     whole, cached = batches(gpu)
-    encoders = [model for model in args.models if model != DECODER]
+    encoders = [model for model in MODELS if model != DECODER]
     runs = [(model, whole, way) for model in encoders for way in ("matmul", *WHOLE)]
-    runs += [(DECODER, whole, way) for way in ("matmul", "ours-lora") if DECODER in args.models]
+    runs += [(DECODER, whole, way) for way in ("matmul", "ours-lora")]
     runs += [(model, cached, way) for model in encoders for way in CACHED]
     runs += [(model, batch, way) for way, batch in zip(COMPILED, (whole, cached), strict=False) for model in encoders]
     return [f"{model}/{batch}/{way}-{PRECISION}" for model, batch, way in runs]
@@ -114,10 +110,7 @@ def write(args: Namespace, facts: dict, results: dict[str, dict]) -> str:
     text = f"{title}\n\n{proofs_table({name: found for name, found in results.items() if name not in timed})}"
     if timed:
         text += f"\n{speed_table(timed, facts)}\n{LEGEND}"
-    folder = Path(args.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic_write_text(folder / "gpu_report.json", json.dumps({"facts": facts, "results": results}, indent=1) + "\n")
-    atomic_write_text(folder / "gpu_report.md", text)
+    write_report(args.output_dir, __file__, text, {"facts": facts, "results": results})
     return text
 
 
@@ -143,11 +136,10 @@ def speed_table(results: dict[str, dict], facts: dict) -> str:
             continue
         speed, tokens = int(batch) / found["step_seconds"], facts["tokens"][model]
         times = f"{SENTENCES / speed:.2f}", f"{speed:,.0f}", f"{2 * tokens * speed:,.0f}"
-        share = share_of_limit(2 * tokens * speed, results, model)
-        tried = [
-            f"{peer}{cache}-{PRECISION}" for peer in PEERS for cache in ("-cached" if "-cached" in variant else "",)
-        ]
-        peers = (results.get(f"{model}/{batch}/{each}", {}) for each in tried)
+        limit = results.get(f"{model}/{batches(facts['gpu'])[0]}/matmul-{PRECISION}", {})
+        share = train_speed.share_of_limit(2 * tokens * speed, limit) if "gflops" in limit else ""
+        cache = "-cached" if "-cached" in variant else ""
+        peers = (results.get(f"{model}/{batch}/{peer}{cache}-{PRECISION}", {}) for peer in PEERS)
         peer = next((each["step_seconds"] for each in peers if "step_seconds" in each), None)
         ratio = f"{peer / found['step_seconds']:.2f}x" if peer else ""
         rows.append((model, batch, variant, *times, share, f"{found['peak_gb']:.2f}", ratio))
@@ -160,15 +152,6 @@ LEGEND = (
     "makes one forward pass more, which is not counted. Low-rank updates need no gradient of most weights, which is counted all the "
     "same. The peer is sentence-transformers, with flash-attn and its own training without padding where that is installed.\n"
 )
-
-
-def share_of_limit(tokens_per_second: float, results: dict[str, dict], model: str) -> str:
-    limits = (found for name, found in results.items() if name.startswith(f"{model}/") and "/matmul-" in name)
-    limit = next(limits, {})
-    if "gflops" not in limit:
-        return ""
-    flops = 3 * limit["flops_per_token"] * tokens_per_second  # the backward pass costs twice the forward pass
-    return f"{flops / 1e9 / limit['gflops']:.0%}"
 
 
 # ---- In a measuring subprocess ---------------------------------------------------------------------------------------
@@ -205,7 +188,7 @@ def make_inputs(args: Namespace) -> dict:
     from benchmarks.stand_in import distinct_sentences, machine, make_model
 
     gpu = torch.cuda.is_available()
-    plans = {batch: training_arguments(args, args.models[0], batch) for batch in batches(gpu)}
+    plans = {batch: training_arguments(args, DECODER, batch) for batch in batches(gpu)}
     counts = {batch: batch * (plan.warmup_steps + plan.steps) for batch, plan in plans.items()}
     texts = distinct_sentences(max(counts.values()))
     for batch, count in counts.items():
@@ -213,7 +196,7 @@ def make_inputs(args: Namespace) -> dict:
         folder.mkdir()
         (folder / "corpus.txt").write_text("\n".join(texts[:count]) + "\n", encoding="utf-8")
     tokens = {}
-    for model in args.models:
+    for model in MODELS:
         folder = Path(args.work) / model
         kind = "modernbert" if model.startswith("Modern") else "qwen3" if model == DECODER else "bert"
         make_model(folder, texts[:20_000], *(MODELS[model] if gpu else (2, 64)), kind)

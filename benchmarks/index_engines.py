@@ -14,7 +14,7 @@ import json
 import sys
 import tempfile
 import time
-from argparse import SUPPRESS, ArgumentParser
+from argparse import SUPPRESS
 from pathlib import Path
 
 
@@ -22,7 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
+from benchmarks.scale import run_and_measure
 from benchmarks.side_by_side import markdown
+from mirror.common.cli import Parser
 
 
 K, QUERIES, TAGS, TAG, TRUTH = 10, 100, 10, 3, "truth.npz"
@@ -31,9 +33,9 @@ ENGINES = {"lancedb": (8, 32, 128), "faiss-ivf-sq8": (8, 32, 128), "usearch-f16"
 
 
 def main() -> None:
-    parser = ArgumentParser(description=__doc__.partition("\n")[0], allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("vectors", help="Folder of run_encode.py, float32")
-    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=[*ENGINES])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=[*ENGINES], help="Engines to compare")
     parser.add_argument("--child", nargs=2, help=SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -67,8 +69,6 @@ def write_truth(engine: str, folder: Path, source: str) -> None:
 
 def run(engine: str, step: str, folder: Path, vectors: str) -> tuple[str, float, float]:
     """Return output, seconds and peak GB of one step in a process of its own."""
-    from benchmarks.scale import run_and_measure
-
     return run_and_measure([sys.executable, __file__, vectors, "--engines", engine, "--child", step, folder])
 
 

@@ -3,11 +3,9 @@
     python benchmarks/scale.py search
     python benchmarks/scale.py corpus --rows 10000 100000 1000000
     python benchmarks/scale.py corpus --rows 1000000 --streaming --steps 50
-    python benchmarks/scale.py corpus --rows 1000000 --repository ../an-older-checkout
 
 `search` takes random vectors, by default 5,000 queries and 400,000 entries of width 768, as in biomedical entity linking.
-`faiss-alone` is one call of `faiss.knn`, `linking` the complete task from vectors to ranks, and `full` the whole score matrix,
-which the others avoid. Making the vectors is not timed.
+`faiss-alone` is one call of `faiss.knn`. Making the vectors is not timed.
 
 `corpus` trains the embedded model on made-up sentences, a few steps of 32 texts, twice: the second run finds the cache of the
 first. With --streaming nothing is cached, and memory must not grow with the rows.
@@ -23,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import SUPPRESS, ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,10 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 
 from benchmarks.side_by_side import markdown, spread
+from mirror.common.cli import Parser
 
 
 ROOT = Path(__file__).resolve().parents[1]
-METHODS = ("faiss-alone", "torch", "faiss", "linking", "full")
+METHODS = ("faiss-alone", "torch", "faiss")
 K = 10
 KILOBYTE = 1 if sys.platform == "darwin" else 1024  # the unit of ru_maxrss
 
@@ -52,28 +51,23 @@ def main() -> None:
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("what", choices=("search", "corpus"), help="What to measure")
-    add("--queries", type=int, default=5_000, help="Number of query vectors. Default: 5000")
-    add("--entries", type=int, default=400_000, help="Number of vectors to search. Default: 400000")
-    add("--width", type=int, default=768, help="Width of a vector. Default: 768")
-    add("--rounds", type=int, default=3, help="Number of searches with each method. Default: 3")
-    add("--methods", nargs="+", choices=METHODS, default=METHODS[:-1], help=f"Default: {' '.join(METHODS[:-1])}")
+    add("--queries", type=int, default=5_000, help="Number of query vectors")
+    add("--entries", type=int, default=400_000, help="Number of vectors to search")
+    add("--width", type=int, default=768, help="Width of a vector")
+    add("--rounds", type=int, default=3, help="Number of searches with each method")
+    add("--methods", nargs="+", choices=METHODS, default=[*METHODS], help="Methods to time")
     add("--rows", nargs="+", type=int, default=[10_000, 100_000, 1_000_000], help="Sizes of the corpus")
-    add("--steps", type=int, default=1, help="Number of training steps. Default: 1")
-    add("--streaming", action="store_true", help="Whether to read the corpus as a stream. Default: False")
-    add("--repository", type=Path, default=ROOT, help="Checkout whose run_mirror.py is measured. Default: this one")
+    add("--steps", type=int, default=1, help="Number of training steps")
+    add("--streaming", action="store_true", help="Whether to read the corpus as a stream")
     add("--one", choices=METHODS, help=SUPPRESS)  # starts a measuring subprocess
     return parser.parse_args(argv)
 
 
 def run_and_measure(command: Sequence[object], **options) -> tuple[str, float, float]:
-    """Run a program to its end.
-
-    Returns:
-        Its output, its seconds, and its peak resident memory in GB.
-    """
+    """Run a program to its end, and return its output, its seconds, and its peak resident memory in GB."""
     start = time.perf_counter()
     process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **options)
     output = process.stdout.read().decode()
@@ -105,14 +99,8 @@ def compare_searches(args: Namespace) -> None:
 def search_seconds(args: Namespace) -> float:
     """Return the seconds of one search."""
     from mirror.common.vectors import top_k
-    from mirror.evaluation.linking import link
 
     queries, entries = vectors(args.queries, args.width, 0), vectors(args.entries, args.width, 1)
-    mentions = [(f"mention {number}", "C0") for number in range(args.queries)]
-    dictionary = [(f"name {number}", f"C{number}") for number in range(args.entries)]
-
-    def encode(texts: Sequence[str]) -> np.ndarray:
-        return queries if texts[0].startswith("mention") else entries
 
     def faiss_alone() -> None:
         import faiss
@@ -123,8 +111,6 @@ def search_seconds(args: Namespace) -> float:
         "torch": lambda: top_k(queries, entries, K, use_faiss=False),
         "faiss": lambda: top_k(queries, entries, K, use_faiss=True),
         "faiss-alone": faiss_alone,
-        "linking": lambda: link(encode, mentions, dictionary),
-        "full": lambda: np.argsort(-(queries @ entries.T), axis=1)[:, :K],
     }[args.one]
     start = time.perf_counter()
     run()
@@ -162,7 +148,7 @@ def train(args: Namespace, folder: str) -> tuple[float, float]:
     command += ["--max_steps", args.steps, "--per_device_train_batch_size", 32, "--force", "--disable_tqdm", "true"]
     command += ["--streaming"] * args.streaming
     environment = os.environ | {"HF_DATASETS_CACHE": f"{folder}/cache"}
-    return run_and_measure(command, cwd=args.repository, env=environment)[1:]
+    return run_and_measure(command, cwd=ROOT, env=environment)[1:]
 
 
 if __name__ == "__main__":

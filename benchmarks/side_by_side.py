@@ -12,26 +12,48 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Sequence
+from argparse import SUPPRESS, Namespace
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
+from mirror.common.cli import Parser
 from mirror.common.errors import InputError
+from mirror.common.files import atomic_write_text
 
 
 Results = dict[str, list[dict]]  # variant -> one result per round
+PRECISIONS = ("fp32", "bf16", "fp16")
+PEERS = ("original-way", "sentence-transformers")
+VERSUS = tuple(f"vs {peer}" for peer in PEERS)  # the columns of `ratios`
 
 
-def add_common_flags(parser: ArgumentParser) -> None:
-    """Add the flags of every benchmark, and the hidden ones that start a measuring subprocess."""
-    parser.add_argument("--rounds", type=int, default=3, help="Number of measurements of each variant. Default: 3")
-    parser.add_argument(
-        "--output_dir",
-        default="out/benchmarks",
-        help="Folder for the table and the raw numbers. Default: out/benchmarks",
-    )
+def make_parser(description: str) -> Parser:
+    """Return a parser with the flags of every benchmark, and the hidden ones that start a measuring subprocess."""
+    parser = Parser(description)
+    parser.add_argument("--rounds", type=int, default=3, help="Number of measurements of each variant")
+    parser.add_argument("--output_dir", default="out/benchmarks", help="Folder for the table and the raw numbers")
     for flag in ("--child", "--child_result", "--work"):
         parser.add_argument(flag, help=SUPPRESS)
+    return parser
+
+
+def parse_speed_flags(parser: Parser, argv: list[str] | None, ways: Collection[str], **defaults) -> Namespace:
+    """Add the flags of the benchmarks of speed, parse a command line, and raise an `InputError` for an unknown variant.
+
+    A variant is one of the `ways` and a precision.
+    """
+    add = parser.add_argument
+    add("--variants", nargs="+", metavar="V", help="Methods and precisions to measure")
+    add("--batch_size", type=int, help="Number of texts in a batch")
+    add("--max_length", type=int, help="Longest text in tokens")
+    add("--pooling", choices=("cls", "mean"), default="cls", help="Pooling of the vectors")
+    parser.set_defaults(**defaults)
+    args = parser.parse_args(argv)
+    for variant in args.variants:
+        way, _, precision = variant.rpartition("-")
+        if way not in ways or precision not in PRECISIONS:
+            raise InputError(f"--variants {variant}: unknown; for example {' '.join(defaults['variants'])}")
+    return args
 
 
 def run_child(args: Namespace, measure: Callable[[str, Namespace], dict]) -> None:
@@ -40,16 +62,9 @@ def run_child(args: Namespace, measure: Callable[[str, Namespace], dict]) -> Non
 
 
 def run_in_subprocess(script: str, variant: str, flags: Sequence[str], timeout: float | None = None) -> dict:
-    """Measure one variant in a fresh subprocess.
+    """Measure one variant in a fresh subprocess, and return its result, with `process_seconds` from start to exit.
 
-    Args:
-        timeout: seconds after which the subprocess is killed.
-
-    Returns:
-        Its result, with `process_seconds` from start to exit.
-
-    Raises:
-        RuntimeError: the subprocess failed. The message holds the last line of its stderr.
+    A subprocess that fails, or that is not done after `timeout` seconds, is a `RuntimeError`, with the last line of its stderr.
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
@@ -67,11 +82,7 @@ def run_in_subprocess(script: str, variant: str, flags: Sequence[str], timeout: 
 
 
 def prepare(script: str, flags: Sequence[str]) -> dict:
-    """Make the inputs that all variants of a script share, in its child `prepare`, and return that child's result.
-
-    Raises:
-        InputError: the inputs could not be made.
-    """
+    """Make the inputs that all variants of a script share, in its child `prepare`, and return that child's result."""
     try:
         return run_in_subprocess(script, "prepare", flags)
     except RuntimeError as error:
@@ -106,9 +117,10 @@ def spread(values: Sequence[float]) -> str:
     return f"{middle} ({low}-{high})"
 
 
-def ratio(base: Sequence[dict], runs: Sequence[dict], key: str) -> str:
-    """Return how many times faster `runs` are than `base`, or a dash if either is missing."""
-    return f"{median(base, key) / median(runs, key):.2f}x" if base and runs else "-"
+def ratios(results: Results, variant: str, key: str) -> list[str]:
+    """Return how many times faster a variant is than each of `PEERS` in the same precision, or a dash if one is missing."""
+    peers = (results.get(f"{peer}-{variant.rpartition('-')[2]}") for peer in PEERS)
+    return [f"{median(runs, key) / median(results[variant], key):.2f}x" if runs else "-" for runs in peers]
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -136,8 +148,13 @@ def run_benchmark(
         flags = [*sys.argv[1:], "--work", work]
         facts = prepare(script, flags)
         results = run_interleaved(script, variants, args.rounds, flags)
-    text, folder = "\n\n".join(report(args, facts, results)), Path(args.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{Path(script).stem}.md").write_text(text, encoding="utf-8")
-    (folder / f"{Path(script).stem}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    text = "\n\n".join(report(args, facts, results))
+    write_report(args.output_dir, script, text, results)
     print(text)
+
+
+def write_report(output_dir: str, script: str, text: str, numbers: dict) -> None:
+    """Write the report of a script and its raw numbers, each under the script's name."""
+    place = Path(output_dir) / Path(script).stem
+    atomic_write_text(place.with_suffix(".json"), json.dumps(numbers, indent=1) + "\n")
+    atomic_write_text(place.with_suffix(".md"), text)

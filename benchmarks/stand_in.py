@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +14,8 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from transformers import AutoModel, BertConfig, BertModel, BertTokenizerFast, ModernBertConfig, Qwen3Config
+from transformers import AutoModel, BertConfig, BertTokenizerFast, ModernBertConfig, Qwen3Config
 
-from mirror.common.errors import InputError
 from mirror.modeling.backbone import load_backbone
 from mirror.training.record import hardware, versions
 
@@ -48,40 +48,27 @@ def make_model(folder: Path, texts: list[str], layers: int = 6, width: int = 384
     vocab |= {f"[unused{number}]": number for number in range(len(vocab), size)}
     BertTokenizerFast(vocab=vocab).save_pretrained(folder)
     sizes = {"vocab_size": size, "hidden_size": width, "num_hidden_layers": layers}
+    heads = max(1, width // 64)
     if kind == "qwen3":
-        heads = {
-            "num_attention_heads": max(1, width // 64),
-            "num_key_value_heads": max(1, width // 128),
-            "head_dim": 128,
-        }
-        config = Qwen3Config(**sizes, **heads, intermediate_size=3 * width, pad_token_id=0, eos_token_id=3)
-        AutoModel.from_config(config).save_pretrained(folder)
-        return
-    if kind == "modernbert":
+        sizes |= {"num_attention_heads": heads, "num_key_value_heads": max(1, width // 128), "head_dim": 128}
+        config = Qwen3Config(**sizes, intermediate_size=3 * width, pad_token_id=0, eos_token_id=3)
+    elif kind == "modernbert":
         ids = {"pad_token_id": 0, "cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
-        heads = max(1, width // 64)
         config = ModernBertConfig(**sizes, **ids, num_attention_heads=heads, intermediate_size=3 * width // 2)
-        AutoModel.from_config(config).save_pretrained(folder)
-        return
-    heads = math.gcd(12, width // 32)  # 12 for 384 and for 768, as in MiniLM and BERT-base
-    config = BertConfig(**sizes, num_attention_heads=heads, intermediate_size=4 * width)
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
+    else:
+        heads = math.gcd(12, width // 32)  # 12 for 384 and for 768, as in MiniLM and BERT-base
+        config = BertConfig(**sizes, num_attention_heads=heads, intermediate_size=4 * width)
+    options = {"add_pooling_layer": False} if kind == "bert" else {}
+    AutoModel.from_config(config, **options).save_pretrained(folder)
 
 
-def distinct_lines(path: str, count: int) -> list[str]:
-    """Return the first `count` distinct lines of a file.
+def make_sentence_transformer(model: str, args: Namespace, **options):
+    """Return a `SentenceTransformer` with the pooling and the length of the arguments. `options` are of the model."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
-    Raises:
-        InputError: the file has fewer.
-    """
-    lines: dict[str, None] = {}
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            if line.strip():
-                lines.setdefault(line.strip())
-            if len(lines) == count:
-                return list(lines)
-    raise InputError(f"{path} has {len(lines):,} distinct lines, {count:,} are needed; lower --steps or --batch_size")
+    body = Transformer(model, max_seq_length=args.max_length, model_kwargs=options)
+    return SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), args.pooling)])
 
 
 def made_up_sentences(count: int, block: int = 10_000) -> Iterator[str]:
@@ -129,11 +116,7 @@ class StepClock:
             self.times[self.count] = time.perf_counter()
 
     def step_seconds(self) -> float:
-        """Return the mean seconds of a step.
-
-        Raises:
-            RuntimeError: fewer steps were made.
-        """
+        """Return the mean seconds of a step."""
         if len(self.times) < 2:
             raise RuntimeError(f"{self.count} optimizer steps were made, {self.last} expected")
         return (self.times[self.last] - self.times[self.first]) / (self.last - self.first)
@@ -156,11 +139,7 @@ def peak_memory() -> float:
 def matmul_limit(model_folder: str, tokens: int, precision: str, seconds: float = 0.3) -> dict[str, float]:
     """Measure plain products `x @ w.T` in the shapes of the model's linear layers, with `tokens` rows each.
 
-    Args:
-        seconds: how long each shape is measured.
-
-    Returns:
-        `gflops` over all linear layers, and `flops_per_token` of their forward pass.
+    Returns `gflops` over all linear layers, each shape measured for `seconds`, and `flops_per_token` of their forward pass.
     """
     model, _ = load_backbone(model_folder, "mean")
     layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]

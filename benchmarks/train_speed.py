@@ -9,7 +9,6 @@ A variant is a training method and a precision (fp32, bf16, fp16):
 
     ours                    run_mirror.py with its defaults: both views of a text in one forward pass, no padding
     ours-padded             with --packing off
-    ours-grouped            padded, with batches of texts of similar length (--train_sampling_strategy group_by_length)
     ours-compiled           with --torch_compile
     ours-lora               with --lora_rank 16 and --pooling last, for a decoder
     ours-cached             with --mini_batch_size; also ours-padded-cached and ours-cached-compiled
@@ -31,14 +30,14 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from argparse import Namespace
 from functools import partial
 from pathlib import Path
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.side_by_side import Results, add_common_flags, markdown, median, ratio, run_benchmark, spread
+from benchmarks import side_by_side as bench
 from mirror.common.errors import InputError, run_main
 
 
@@ -47,17 +46,17 @@ OURS = {
     "ours": ["--packing", "on"],
     "ours-padded": ["--packing", "off"],
     "ours-padded-cached": ["--packing", "off", "--mini_batch_size", CACHED],
-    "ours-grouped": ["--packing", "off", "--train_sampling_strategy", "group_by_length"],
     "ours-compiled": ["--packing", "on", "--torch_compile", "true"],
     "ours-cached": ["--packing", "on", "--mini_batch_size", CACHED],
     "ours-lora": ["--packing", "on", "--lora_rank", "16", "--pooling", "last"],
     "ours-cached-compiled": ["--packing", "on", "--mini_batch_size", CACHED, "--torch_compile", "true"],
 }
 THEIRS = ("sentence-transformers", "sentence-transformers-flash", "sentence-transformers-flash-cached")
+WAYS = (*OURS, *THEIRS, "original-way")
 PRECISIONS = {"fp32": ["--bf16", "false", "--fp16", "false"], "bf16": ["--bf16", "true"], "fp16": ["--fp16", "true"]}
 DEFAULT_VARIANTS = (
     *("original-way-fp32", "original-way-bf16", "sentence-transformers-fp32", "sentence-transformers-bf16"),
-    *("ours-bf16", "ours-padded-bf16", "ours-grouped-bf16", "ours-compiled-bf16"),
+    *("ours-bf16", "ours-padded-bf16", "ours-compiled-bf16"),
 )
 TEMPERATURE, RATE, DECAY, SEED = 0.04, 2e-5, 0.01, 42
 WORKERS = 16  # as in the released code
@@ -65,44 +64,24 @@ WORKERS = 16  # as in the released code
 
 def main() -> None:
     args = parse_arguments()
-    limits = [f"matmul-{precision}" for precision in sorted({way_and_precision(v)[1] for v in args.variants})]
-    run_benchmark(__file__, args, measure, [*limits, *args.variants], report)
+    limits = [f"matmul-{precision}" for precision in sorted({v.rpartition("-")[2] for v in args.variants})]
+    bench.run_benchmark(__file__, args, measure, [*limits, *args.variants], report)
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
-    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    parser = bench.make_parser(__doc__)
     add = parser.add_argument
     add("--train_file", help="Path to texts, one per line. Default: made-up sentences")
     add("--model_name_or_path", help="Model to train. Default: a new BERT with random weights")
-    add("--layers", type=int, default=6, help="Number of layers of that BERT. Default: 6")
-    add("--width", type=int, default=384, help="Hidden size of that BERT. Default: 384")
-    add("--variants", nargs="+", default=DEFAULT_VARIANTS, metavar="V", help=f"Default: {' '.join(DEFAULT_VARIANTS)}")
-    add("--batch_size", type=int, default=200, help="Number of texts in a batch. Default: 200")
-    add("--steps", type=int, default=8, help="Number of steps that are timed. Default: 8")
-    add("--warmup_steps", type=int, default=2, help="Number of steps before the timed ones. Default: 2")
-    add("--mini_batch_size", type=int, default=512, help="Texts in memory at once in a cached variant. Default: 512")
-    add("--max_length", type=int, default=50, help="Longest text in tokens. Default: 50")
-    add("--pooling", choices=("cls", "mean"), default="cls", help="Default: cls")
-    add_common_flags(parser)
-    args = parser.parse_args(argv)
-    for variant in args.variants:
-        way_and_precision(variant)
-    return args
+    add("--layers", type=int, default=6, help="Number of layers of that BERT")
+    add("--width", type=int, default=384, help="Hidden size of that BERT")
+    add("--steps", type=int, default=8, help="Number of steps that are timed")
+    add("--warmup_steps", type=int, default=2, help="Number of steps before the timed ones")
+    add("--mini_batch_size", type=int, default=512, help="Texts in memory at once in a cached variant")
+    return bench.parse_speed_flags(parser, argv, WAYS, variants=[*DEFAULT_VARIANTS], batch_size=200, max_length=50)
 
 
-def way_and_precision(variant: str) -> tuple[str, str]:
-    """Split a variant into its method and its precision.
-
-    Raises:
-        InputError: the variant is unknown.
-    """
-    way, _, precision = variant.rpartition("-")
-    if way not in (*OURS, *THEIRS, "original-way") or precision not in PRECISIONS:
-        raise InputError(f"--variants {variant}: unknown; for example {' '.join(DEFAULT_VARIANTS)}")
-    return way, precision
-
-
-def report(args: Namespace, facts: dict, results: Results) -> tuple[str, str]:
+def report(args: Namespace, facts: dict, results: bench.Results) -> tuple[str, str]:
     """Return the title, and a table with one row per variant. One that failed says so."""
     title = (
         f"Training step of {facts['model']}, {args.batch_size} texts ({2 * args.batch_size} views); "
@@ -112,26 +91,28 @@ def report(args: Namespace, facts: dict, results: Results) -> tuple[str, str]:
     header = ("variant", "s/step", "sentences/s", "real tokens/s", "of the matmul limit", "process s", "peak GB")
     rows, tokens = [], 2 * facts["tokens"]
     for variant in args.variants:
-        runs, (_, precision) = results[variant], way_and_precision(variant)
+        runs, precision = results[variant], variant.rpartition("-")[2]
         if not runs:
             rows.append((variant, "failed", *["-"] * 7))
             continue
-        per_second = args.batch_size / median(runs, "step_seconds")
-        limit = results[f"matmul-{precision}"]
-        flops = 3 * median(limit, "flops_per_token") * tokens * per_second  # backward costs twice the forward pass
-        others = (results.get(f"{other}-{precision}") for other in ("original-way", "sentence-transformers"))
-        step, process = (spread([run[key] for run in runs]) for key in ("step_seconds", "process_seconds"))
-        share, peak = f"{flops / 1e9 / median(limit, 'gflops'):.0%}", f"{median(runs, 'peak_gb'):.2f}"
-        ratios = (ratio(other, runs, "step_seconds") for other in others)
+        per_second = args.batch_size / bench.median(runs, "step_seconds")
+        limit = {key: bench.median(results[f"matmul-{precision}"], key) for key in ("gflops", "flops_per_token")}
+        step, process = (bench.spread([run[key] for run in runs]) for key in ("step_seconds", "process_seconds"))
+        share, peak = share_of_limit(tokens * per_second, limit), f"{bench.median(runs, 'peak_gb'):.2f}"
         speed = f"{per_second:.0f}", f"{tokens * per_second:.0f}"
-        rows.append((variant, step, *speed, share, process, peak, *ratios))
+        rows.append((variant, step, *speed, share, process, peak, *bench.ratios(results, variant, "step_seconds")))
     limits = ", ".join(
-        f"{name.removeprefix('matmul-')} {spread([run['gflops'] for run in runs])}"
+        f"{name.removeprefix('matmul-')} {bench.spread([run['gflops'] for run in runs])}"
         for name, runs in results.items()
         if name.startswith("matmul-") and runs
     )
     note = f"\nMatmul limit in the shapes of the model's linear layers, GFLOP/s: {limits}.\n"
-    return title, markdown((*header, "vs original-way", "vs sentence-transformers"), rows) + note
+    return title, bench.markdown((*header, *bench.VERSUS), rows) + note
+
+
+def share_of_limit(tokens_per_second: float, limit: dict[str, float]) -> str:
+    """Return how much of the matmul limit the linear layers reach. Their backward pass costs twice the forward pass."""
+    return f"{3 * limit['flops_per_token'] * tokens_per_second / 1e9 / limit['gflops']:.0%}"
 
 
 # ---- In a measuring subprocess ---------------------------------------------------------------------------------------
@@ -146,7 +127,7 @@ def measure(variant: str, args: Namespace) -> dict:
     if variant.startswith("matmul-"):
         tokens = round(2 * args.batch_size * mean_tokens(model, read_corpus(args), args.max_length))
         return matmul_limit(model, tokens, variant.removeprefix("matmul-"))
-    way, precision = way_and_precision(variant)
+    way, _, precision = variant.rpartition("-")
     run = train_ours if way in OURS else train_sentence_transformers if way in THEIRS else train_original_way
     with StepClock(args.warmup_steps, args.steps) as clock, tempfile.TemporaryDirectory() as output_dir:
         run(model, args, way, precision, output_dir)
@@ -155,10 +136,17 @@ def measure(variant: str, args: Namespace) -> dict:
 
 def make_inputs(args: Namespace) -> dict:
     """Write the corpus, limited to what the steps need, and the model; return the facts for the title of the table."""
-    from benchmarks.stand_in import distinct_lines, distinct_sentences, machine, make_model
+    from benchmarks.stand_in import distinct_sentences, machine, make_model
+    from mirror.data.corpus import load_texts
+    from mirror.data.source import CorpusSource
 
     count = args.batch_size * (args.warmup_steps + args.steps)
-    texts = distinct_lines(args.train_file, count) if args.train_file else distinct_sentences(count)
+    texts = distinct_sentences(count)
+    if args.train_file:
+        texts = load_texts(CorpusSource(train_file=[args.train_file], max_train_samples=count))
+    if len(texts) < count:
+        found = f"{args.train_file} has {len(texts):,} distinct lines, {count:,} are needed"
+        raise InputError(f"{found}; lower --steps or --batch_size")
     (Path(args.work) / "corpus.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
     if not args.model_name_or_path:
         make_model(Path(model_of(args)), texts, args.layers, args.width)
@@ -203,45 +191,30 @@ def train_ours(model: str, args: Namespace, way: str, precision: str, output_dir
 def train_sentence_transformers(model: str, args: Namespace, way: str, precision: str, output_dir: str) -> None:
     import torch
     from datasets import Dataset
-    from sentence_transformers import (
-        SentenceTransformer,
-        SentenceTransformerTrainer,
-        SentenceTransformerTrainingArguments,
-    )
-    from sentence_transformers.sentence_transformer.losses import (
-        CachedMultipleNegativesRankingLoss,
-        MultipleNegativesRankingLoss,
-    )
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.sentence_transformer import losses
+
+    from benchmarks.stand_in import make_sentence_transformer
 
     options = {"dtype": torch.float32} | ({"attn_implementation": "flash_attention_2"} if "-flash" in way else {})
-    body = Transformer(model, max_seq_length=args.max_length, model_kwargs=options)
-    if "-flash" in way and not body.can_flatten_inputs:
+    encoder = make_sentence_transformer(model, args, **options)
+    if "-flash" in way and not encoder[0].can_flatten_inputs:
         raise InputError("sentence-transformers does not train this model without padding")
-    encoder = SentenceTransformer(modules=[body, Pooling(body.get_embedding_dimension(), args.pooling)])
     texts = read_corpus(args)
-    settings = SentenceTransformerTrainingArguments(
-        output_dir=output_dir,
-        per_device_train_batch_size=args.batch_size,
-        num_train_epochs=1,
-        learning_rate=RATE,
-        weight_decay=DECAY,
-        lr_scheduler_type="constant",
-        dataloader_drop_last=True,
-        bf16=precision == "bf16",
-        fp16=precision == "fp16",
-        use_cpu=not torch.accelerator.is_available(),
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        seed=SEED,
-    )
+    options = {"num_train_epochs": 1, "per_device_train_batch_size": args.batch_size, "dataloader_drop_last": True}
+    options |= {"learning_rate": RATE, "weight_decay": DECAY, "lr_scheduler_type": "constant", "seed": SEED}
+    options |= {
+        "bf16": precision == "bf16",
+        "fp16": precision == "fp16",
+        "use_cpu": not torch.accelerator.is_available(),
+    }
+    options |= {"save_strategy": "no", "report_to": "none", "disable_tqdm": True}
+    settings = SentenceTransformerTrainingArguments(output_dir=output_dir, **options)
     directions = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
-    loss = MultipleNegativesRankingLoss(encoder, scale=1 / TEMPERATURE, directions=directions)
+    kind, size = losses.MultipleNegativesRankingLoss, {}
     if "-cached" in way:
-        loss = CachedMultipleNegativesRankingLoss(
-            encoder, scale=1 / TEMPERATURE, directions=directions, mini_batch_size=args.mini_batch_size
-        )
+        kind, size = losses.CachedMultipleNegativesRankingLoss, {"mini_batch_size": args.mini_batch_size}
+    loss = kind(encoder, scale=1 / TEMPERATURE, directions=directions, **size)
     pairs = Dataset.from_dict({"anchor": texts, "positive": texts})
     trainer = SentenceTransformerTrainer(model=encoder, args=settings, train_dataset=pairs, loss=loss)
     trainer.train()
