@@ -1,7 +1,7 @@
 """Evaluation tasks as data: the files of a task, its score, its protocol, its data set and its figures.
 
 A task receives a data folder and a function `encode(list of N texts) -> (N, D) float32`, never a checkpoint. Those on a
-user's own files share how files are read, names of columns and numbers in cells. Imports no torch.
+user's own files share how files are read, names of columns and numbers in cells. Imports neither torch nor datasets.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mirror.common.errors import InputError, library_errors, one_line
-from mirror.data.files import ending_of
-from mirror.data.tables import columns_of
 
 
 if TYPE_CHECKING:
@@ -239,6 +237,9 @@ def stem(path: Path) -> str:
 
 def is_task(path: Path) -> bool:
     """Return whether the columns of a file make it a task (`own_tables.table_task`), and not only a file of texts."""
+    from mirror.data.files import ending_of  # late: they import datasets, which a list of tasks does not need
+    from mirror.data.tables import columns_of
+
     if ending_of(path) not in TABLE_ENDINGS:
         return False
     known = set(columns_of(path))

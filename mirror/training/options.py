@@ -14,6 +14,7 @@ from mirror.assets import EMBEDDED_MODEL
 from mirror.common.cli import above, at_least, condition, flag, one_of, run_checks, share
 from mirror.common.errors import InputError
 from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
+from mirror.evaluation.task import is_task
 from mirror.modeling.pooling import POOLING_MODES
 
 
@@ -290,8 +291,6 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4.4: drophead replaces dropout
         if self.keep and self.keep_within is None:
-            from mirror.evaluation.task import is_task  # late: it imports the readers of files
-
             path = Path(self.keep)
             self.keep_within = KEEP_WITHIN_TEXTS if path.is_file() and not is_task(path) else KEEP_WITHIN
         run_checks(self, MirrorOptions)
