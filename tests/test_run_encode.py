@@ -18,7 +18,7 @@ from mirror.common.files import _locks
 from mirror.modeling.encoder import Encoder
 from mirror.tools.encode import MANIFEST
 from tests.documents import ROOT
-from tests.tools.test_vectors import stored
+from tests.tools.test_encode import stored
 
 
 def encode_file(monkeypatch, *flags) -> None:
