@@ -33,6 +33,7 @@ def main() -> None:
     add("--max_seq_length", type=positive, default=128, metavar="N", help="Maximum number of tokens per passage.")
     args = parser.parse_args()
 
+    from mirror.data.document_corpus import NUMBERING
     from mirror.data.documents import read_documents
     from mirror.modeling.backbone import tokenizer_of
 
@@ -43,7 +44,8 @@ def main() -> None:
         for section in document.sections:
             found = [ids.setdefault(passage.text, f"a{len(ids)}") for passage in section.prose]
             if section.path and section.path[-1].endswith("?") and found:
-                answers.setdefault(section.path[-1], {}).update(dict.fromkeys(found))
+                # A person who asks does not type the number of the heading.
+                answers.setdefault(NUMBERING.sub("", section.path[-1]), {}).update(dict.fromkeys(found))
     if not answers:
         raise InputError(f"{' '.join(args.faq)}: no heading ends with a question mark")
     others = read_documents(args.documents, tokenizer, args.max_seq_length) if args.documents else []

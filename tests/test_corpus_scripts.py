@@ -185,7 +185,7 @@ def test_a_catalog_with_queries_of_package_descriptions(tmp_path, monkeypatch):
 
 def test_questions_of_an_faq_are_queries(tmp_path, monkeypatch):
     (tmp_path / "faq.md").write_text(
-        "# FAQ\n\nAbout it.\n\n## What is it?\n\nA tool.\n\n## Why?\n\nFor work.\n\n## End\n\nBye.\n"
+        "# FAQ\n\nAbout it.\n\n## 1.2. What is it?\n\nA tool.\n\n## Why?\n\nFor work.\n\n## End\n\nBye.\n"
     )
     (tmp_path / "guide.md").write_text("# Guide\n\nRead this first.\n")
     flags = ["--faq", tmp_path / "faq.md", "--documents", tmp_path / "guide.md", "--output_dir", tmp_path / "out"]
@@ -196,6 +196,8 @@ def test_questions_of_an_faq_are_queries(tmp_path, monkeypatch):
     assert [*text_of.values()] == ["About it.", "A tool.", "For work.", "Bye.", "Read this first."]
     judged = [line.split("\t") for line in (tmp_path / "out" / "qrels" / "test.tsv").read_text().splitlines()[1:]]
     assert [text_of[answer] for _, answer, _ in judged] == ["A tool.", "For work."]
+    queries = (tmp_path / "out" / "queries.jsonl").read_text().splitlines()
+    assert [json.loads(line)["text"] for line in queries] == ["What is it?", "Why?"]
     monkeypatch.setattr(sys, "argv", ["faq_queries.py", "--faq", str(tmp_path / "guide.md"), "--output_dir", "none"])
     with pytest.raises(InputError, match="no heading ends with a question mark"):
         faq_queries.main()

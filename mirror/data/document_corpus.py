@@ -33,7 +33,8 @@ FREQUENT = (3, 0.005, 10)  # an anchor on more sections says little: at least 3,
 EXAMPLES = 3
 FEW_DOCUMENTS = 10  # are split by chapter instead
 MAX_TOKENS = 128  # of a passage, where nobody says
-_NUMBERING = re.compile(r"^(\W*\d+)+[.):]?\s+(?=\w)")
+# "1.2. " before a heading.
+NUMBERING = re.compile(r"^(\W*\d+)+[.):]?\s+(?=\w)")
 
 
 class Pair(NamedTuple):
@@ -98,7 +99,7 @@ def _candidates(documents: Sequence[Document]) -> Iterator[tuple[str, str, Passa
                 if section.prose[0].kind == "docstring" and not name.startswith("_"):
                     yield "signature", split_name(name), section.prose[0], name
             elif name and section.prose:
-                path = [_NUMBERING.sub("", part) for part in section.path]
+                path = [NUMBERING.sub("", part) for part in section.path]
                 kind, anchor = ("question", path[-1]) if name.endswith("?") else ("heading", " > ".join(path))
                 yield kind, anchor, section.prose[0], name
             for text, address in (link for block in section.blocks for link in block.links):

@@ -18,7 +18,7 @@ from mirror.common.errors import InputError, did_you_mean, one_line
 from mirror.common.files import StoredWork
 from mirror.data.files import ending_of
 from mirror.evaluation import amazon, bli, geometry, labeled_pairs, linking, retrieval, sts, transfer
-from mirror.evaluation.beir import MTEB, folder_task, mteb_task
+from mirror.evaluation.benchmark_formats import MTEB, folder_task, mteb_task
 from mirror.evaluation.own_tables import table_task
 from mirror.evaluation.task import TABLE_ENDINGS, Options, Task, preparation
 

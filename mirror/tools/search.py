@@ -69,7 +69,7 @@ def main() -> None:
 
     from mirror.common import trust
     from mirror.common.vectors import top_k, unit_length
-    from mirror.evaluation.beir import read_qrels, search
+    from mirror.evaluation.benchmark_formats import read_qrels, search
     from mirror.evaluation.encoding import EmbeddingCache, fingerprint
     from mirror.evaluation.metrics import DEPTH, measure, summarize
     from mirror.modeling.encoder import EncodeByRole, Encoder

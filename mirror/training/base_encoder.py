@@ -61,8 +61,8 @@ class BaseEncoder:
 def passage_length(model: str | PreTrainedModel, args: MirrorConfig) -> int:
     """Return the tokens of a passage of documents: those of an encoder's texts, unless `args` has another number."""
     known = checkpoint_settings(name) if (name := model if isinstance(model, str) else model.name_or_path) else {}
-    own = known.get("max_seq_length") if args.pooling in (None, known.get("pooling")) else None
-    return min(own, LONGEST) if own and "max_seq_length" not in args.given else args.max_seq_length
+    own = args.own_length(known.get("pooling"), known.get("max_seq_length"))
+    return min(own, LONGEST) if own else args.max_seq_length
 
 
 def load_base(

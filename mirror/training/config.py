@@ -191,8 +191,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         of_level = None if direction else options.LEVELS[self.level].get("pooling")
         self.pooling = self.pooling or pooling or of_level or options.default_pooling(model_type, direction)
         changed = options.encoder_settings(self.level, self.given, pairs, names) if self.pooling == pooling else {}
-        if length and self.pooling == pooling and "max_seq_length" not in self.given:
-            changed["max_seq_length"] = length
+        if own := self.own_length(pooling, length):
+            changed["max_seq_length"] = own
         if not masks and self.masks_spans and not self.given & {*options.TEXT_NOISE}:
             changed |= options.MASKLESS_PAIRS if pairs else options.MASKLESS
         if model_type == StaticConfig.model_type and self.learning_rate is None:
@@ -205,6 +205,11 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         if self.learning_rate is None:
             self.learning_rate = options.default_learning_rate(model_name_or_path)
         return changed
+
+    def own_length(self, pooling: str | None, length: int | None) -> int | None:
+        """Return the `length` of the texts of a base encoder with this `pooling`, or None where this run has another."""
+        keeps = self.pooling in (None, pooling) and "max_seq_length" not in self.given
+        return length if keeps else None
 
     def at_most_one_pass(self, texts: int) -> None:
         """Train one pass where `resolve_for` set more steps: to repeat a few texts harms (docs/results.md)."""

@@ -12,7 +12,7 @@ from mirror.common.errors import InputError
 from mirror.evaluation.run import make_plan, resolve
 from mirror.modeling.encoder import Encoder
 from tests.conftest import make_sentences
-from tests.evaluation.test_beir import CORPUS, QRELS, QUERIES
+from tests.evaluation.test_benchmark_formats import CORPUS, QRELS, QUERIES
 
 
 needs_mteb = pytest.mark.skipif(importlib.util.find_spec("mteb") is None, reason="needs the extra mteb")

@@ -16,7 +16,7 @@ from mirror.common.errors import InputError
 from mirror.evaluation.run import all_tasks, make_plan, resolve
 from mirror.modeling.encoder import Encoder
 from tests.conftest import make_sentences
-from tests.evaluation.test_beir import encode, write_rows
+from tests.evaluation.test_benchmark_formats import encode, write_rows
 
 
 TEXTS = make_sentences()

@@ -17,7 +17,7 @@ from mirror.modeling.encoder import Encoder
 from mirror.tools import compare
 from mirror.tools.compare import System, by_own_text, lexical_by_own_text, rank
 from tests.conftest import make_sentences
-from tests.evaluation.test_beir import CORPUS, QUERIES, encode, write_qrels, write_rows
+from tests.evaluation.test_benchmark_formats import CORPUS, QUERIES, encode, write_qrels, write_rows
 from tests.evaluation.test_own_tables import SCORED
 
 

@@ -17,7 +17,7 @@ import pytest
 
 import run_eval
 from mirror.common.errors import InputError
-from mirror.evaluation import beir
+from mirror.evaluation import benchmark_formats
 from mirror.evaluation.encoding import EmbeddingCache
 from mirror.evaluation.metrics import MEASURES
 from mirror.evaluation.run import all_tasks, make_plan, resolve
@@ -224,9 +224,9 @@ def test_a_corpus_in_blocks_is_searched_as_a_whole(monkeypatch):
     def encode(texts):
         return np.stack([vectors[text] for text in texts])
 
-    whole = beir.search(encode, names[:20], names, depth=50)
-    monkeypatch.setattr(beir, "BLOCK", 64)
-    blocks = beir.search(encode, names[:20], names, depth=50)
+    whole = benchmark_formats.search(encode, names[:20], names, depth=50)
+    monkeypatch.setattr(benchmark_formats, "BLOCK", 64)
+    blocks = benchmark_formats.search(encode, names[:20], names, depth=50)
     assert np.array_equal(whole[1], blocks[1]) and np.array_equal(whole[0], blocks[0])
 
 
@@ -240,7 +240,7 @@ def test_a_replaced_file_is_read_anew(folder):
 
 def test_a_corpus_that_is_encoded_for_hours_goes_on_after_a_kill(folder, tmp_path, monkeypatch):
     """The vectors of finished shards are on disk. The next run encodes the rest and gives the same numbers."""
-    monkeypatch.setattr(beir, "BLOCK", 40)
+    monkeypatch.setattr(benchmark_formats, "BLOCK", 40)
     calls = []
 
     def killed(texts):
