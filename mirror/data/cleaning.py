@@ -112,18 +112,17 @@ def _default_count(texts: int) -> int:
 
 
 def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Dataset | None]:
-    """Take whole documents out of the corpus, those with the lowest hashes, until about `count` rows are held out.
+    """Take whole documents out of the corpus, those whose first row has the lowest hashes, until about `count` rows are held out.
 
     The held-out rows keep the column `document`. A row whose text is on the other side is in neither part.
     """
     rows, rest = corpus.rows, corpus.rows.remove_columns("document")
     count = _default_count(len(rows)) if count is None else count
     hashes = _row_hashes(rows, rest.column_names)
-    _, document, sizes = np.unique(rows["document"], return_inverse=True, return_counts=True)
-    lowest = np.full(len(sizes), np.iinfo(np.uint64).max, dtype=np.uint64)
-    np.minimum.at(lowest, document, hashes[:, 0])
+    _, first, document, sizes = np.unique(rows["document"], return_index=True, return_inverse=True, return_counts=True)
     total, chosen = 0, np.zeros(len(sizes), dtype=bool)
-    for number in np.argsort(lowest):
+    # By one hash of each: the lowest hash of all its rows would choose large documents.
+    for number in np.argsort(hashes[first, 0]):
         if total < 0.9 * count and total + sizes[number] <= 1.1 * count:
             chosen[number], total = True, total + sizes[number]
     if not total:

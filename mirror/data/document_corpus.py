@@ -31,7 +31,8 @@ logger = logging.getLogger(__name__)
 MIN_LENGTH = 8  # of a passage in characters: less tells nothing of a heading
 FREQUENT = (3, 0.005, 10)  # an anchor on more sections says little: at least 3, a share of all, at most 10
 EXAMPLES = 3
-FEW_DOCUMENTS = 10  # are split by chapter instead
+# A document with a larger share of all passages is split by chapter: a tenth is held out, and an interval needs five parts.
+LARGE_SHARE = 0.02
 MAX_TOKENS = 128  # of a passage, where nobody says
 # "1.2. " before a heading.
 NUMBERING = re.compile(r"^(\W*\d+)+[.):]?\s+(?=\w)")
@@ -160,8 +161,8 @@ def document_corpus(
 ) -> Corpus:
     """Return pairs and passages of the documents of `source`, as rows of `text`, `text_pair` and `document`.
 
-    `text_pair` is empty for a passage without a pair. `document` numbers the documents, or the chapters of few
-    documents, which are held out as a whole.
+    `text_pair` is empty for a passage without a pair. `document` numbers the documents, or the chapters of large
+    ones, which are held out as a whole.
 
     A passage has at most `max_tokens` tokens of the tokenizer, by default that of the embedded model, special ones
     included. Raises an `InputError` if there is no text in the documents, or for a flag that is one for tables.
@@ -174,13 +175,14 @@ def document_corpus(
 
         tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_MODEL)
     documents = read_documents(source.train_file, tokenizer, max_tokens)
+    passages = [passage for document in documents for section in document.sections for passage in section.prose]
+    sizes = Counter(passage.file for passage in passages)
     numbers: dict[tuple, int] = {}
 
     def number(file: str, heading: str) -> int:
-        chapter = heading.split(" > ")[:2] if len(documents) < FEW_DOCUMENTS else ()
+        chapter = heading.split(" > ")[:2] if sizes[file] > LARGE_SHARE * len(passages) else ()
         return numbers.setdefault((file, *chapter), len(numbers))
 
-    passages = [passage for document in documents for section in document.sections for passage in section.prose]
     texts: dict[str, int] = {}
     for passage in passages:
         texts.setdefault(passage.text, number(passage.file, passage.heading))

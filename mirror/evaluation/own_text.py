@@ -28,6 +28,7 @@ QUERY_WORDS = 3
 MIN_WORDS = 2 * QUERY_WORDS  # of a text that is found by some of its words
 LONG_SHARE = 0.25  # with fewer texts of that length, the corpus is one of names or words
 MIN_TEXTS = 50  # with fewer, the interval is wider than any gain
+MIN_DOCUMENTS = 5  # with fewer, resamples of documents say nothing: of one they are all the same
 KINDS = {
     "words": f"found by {QUERY_WORDS} of their words",
     "halves": "found by their first half, which shares few words with the second",
@@ -82,8 +83,8 @@ class OwnTextTest:
         return {"bm25": float((ranks == 1).mean()), "mrr_bm25": float((1 / ranks).mean())}
 
     def sample(self, values: np.ndarray) -> Sample:
-        """Return the sample of the mean of (N,) values of the queries. Documents are resampled where they are known."""
-        if not self.documents:
+        """Return the sample of the mean of (N,) values of the queries. Documents are resampled where there are enough."""
+        if len({*self.documents}) < MIN_DOCUMENTS:
             return Sample.mean_of(values)
         _, document = np.unique(self.documents, return_inverse=True)
         sums, sizes = np.bincount(document, weights=values), np.bincount(document)
@@ -96,6 +97,7 @@ class OwnTextTest:
         """
         gained = (after == 1).astype(float) - (before == 1)  # -1, 0 or 1 for each query
         scores = {"test": self.kind, "texts": len(self.queries)}
+        scores |= {"documents": len({*self.documents})} if self.documents else {}
         scores |= {"before": float((before == 1).mean()), "after": float((after == 1).mean())}
         scores |= {
             "change": float(gained.mean()),
@@ -242,6 +244,10 @@ def describe_scores(scores: Sequence[dict], together: dict[str, float] | None = 
     if together:
         tests = "both" if len(scores) == 2 else "all"
         lines.append(line(together, f"{tests} together: the geometric mean of their mean reciprocal ranks"))
+    if (documents := scores[0].get("documents", MIN_DOCUMENTS)) < MIN_DOCUMENTS:
+        lines.append(
+            f"  The texts are of {documents} documents or chapters only, so the numbers after ± are too small."
+        )
     decisive = together or scores[0]
     if any(each["test"] == "halves" and each["change"] < -each["margin"] for each in scores):
         lines.append("  Texts are matched more by their words and less by their meaning: try a lower --learning_rate.")

@@ -27,15 +27,15 @@ WORDS = "river mountain city house tree bird fish dog cat road".split()
 
 @pytest.fixture
 def folder(tmp_path):
-    """Thirty documents of four sections, each of a paragraph under a heading and one of its own."""
+    """Sixty documents of two sections, each of a paragraph under a heading and one of its own."""
     rng = np.random.default_rng(0)
     docs = tmp_path / "docs"
     docs.mkdir()
-    for number in range(30):
+    for number in range(60):
         sections = [
             f"## {' '.join(rng.choice(WORDS, 3))} {number}{part}\n\nThe {' '.join(rng.choice(WORDS, 9))} {number}.\n\n"
             f"```\ncode {number}{part}\n```\n\n{' '.join(rng.choice(WORDS, 20))}.\n"
-            for part in "abcd"
+            for part in "ab"
         ]
         (docs / f"{number}.md").write_text("\n".join(sections))
     return docs
@@ -81,6 +81,21 @@ def test_a_text_of_the_held_out_part_is_not_trained_on(tmp_path, tokenizer):
         patch.setattr("mirror.data.documents.REPEATS", (100, 1.0, 100))
         rest, held_out = hold_out(load_corpus(source, tokenizer=lambda: tokenizer, max_tokens=24), 30)
     assert "The same river." in held_out["text_pair"] and "The same river." not in rest.rows["text_pair"]
+
+
+def test_a_large_document_is_no_more_likely_to_be_held_out(tmp_path, tokenizer):
+    """One of 40 has half of all texts. Split by chapter, it has half of what is held out, in parts."""
+    for number in range(40):
+        (tmp_path / f"{number}.md").write_text(
+            f"# Title {number}\n\nThe cat {number}.\n\n# More {number}\n\nThe dog {number}."
+        )
+    chapters = "\n".join(f"# Chapter {n}\n\nThe bird {n}.\n\n## Part of {n}\n\nThe fish {n}.\n" for n in range(40))
+    (tmp_path / "manual.md").write_text(chapters)
+    corpus = load_corpus(CorpusSource(train_file=[str(tmp_path)]), tokenizer=lambda: tokenizer, max_tokens=24)
+    assert len({*corpus.rows["document"]}) == 40 + 80
+    _, held_out = hold_out(corpus, 40)
+    of_manual = sum("bird" in text or "fish" in text for text in held_out["text_pair"])
+    assert 36 <= len(held_out) <= 44 and 10 <= of_manual <= 30 and len({*held_out["document"]}) >= 18
 
 
 def test_few_documents_are_split_by_chapter(tmp_path, tokenizer):

@@ -135,6 +135,19 @@ def test_the_interval_is_wider_where_texts_of_a_document_go_together():
     assert by_document["margin"] == pytest.approx(1.96 * 0.5 / 10**0.5, rel=0.15)
 
 
+@pytest.mark.parametrize("documents", [1, 4])
+def test_few_documents_are_no_certainty(documents):
+    """Resamples of one document are all the same, so its interval would be zero."""
+    before, after = np.full(400, 2), np.tile([1, 2], 200)
+    texts = tuple(f"text {number}" for number in range(400))
+    test = OwnTextTest("headings", texts, texts, tuple(np.repeat(range(documents), 400 // documents)))
+    found = test.compare(before, after)
+    assert found["documents"] == documents and found["margin"] == pytest.approx(1.96 * 0.5 / 400**0.5, rel=0.15)
+    assert f"of {documents} documents or chapters only, so the numbers after ± are too small" in describe_scores(
+        [found]
+    )
+
+
 def test_headings_and_passages_of_documents_are_tested_and_bm25_is_beside():
     passages = [f"{text} passage {number}" for number, text in enumerate(LONG)]
     headings = [f"heading {number}" for number in range(len(LONG))]
