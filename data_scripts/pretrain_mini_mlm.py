@@ -3,7 +3,7 @@
 A plain `BertForMaskedLM` with the Trainer. Three measures get it past the unigram plateau on a CPU: word embeddings
 initialized from a factorized co-occurrence matrix, no dropout, and many short sequences. Two halve the cost of a token
 (`predicted_words.py`). Two objectives of whole rows (--bag_weight, --neighbor_weight) prepare the first token and the mean
-of a text for Mirror-BERT. docs/pretraining.md has the gain of each.
+of a text for Mirror-BERT. docs/studies/pretraining.md has the gain of each.
 
 The learning rate is constant, so the number of steps need not be known in advance: stop the run (SIGTERM, Ctrl-C) and
 continue it with the same command as often as you like. At any time a second, short run lets the learning rate of the last
