@@ -76,8 +76,10 @@ def test_a_build_that_was_killed_goes_on_where_it_stopped(rows, vectors, tmp_pat
     np.testing.assert_allclose([score for score, _ in found], scores[0], atol=1e-6)
 
 
-def test_a_large_index_reads_a_part_and_says_what_it_misses(rows, vectors, tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("many", [ROWS, ROWS + 1])  # with a short training of the parts, and the whole one
+def test_a_large_index_reads_a_part_and_says_what_it_misses(rows, vectors, tmp_path, monkeypatch, caplog, many):
     monkeypatch.setattr(index, "INDEXED_ROWS", ROWS)
+    monkeypatch.setattr(index, "MANY_ROWS", many)
     build_index(tmp_path, rows, lambda texts: np.stack([vectors[text] for text in texts]), "an encoder")
     stored = json.loads((tmp_path / "index.json").read_text())
     made = TextIndex(tmp_path, "an encoder")
