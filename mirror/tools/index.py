@@ -32,12 +32,10 @@ logger = logging.getLogger(__name__)
 STATE, TABLE, VECTOR = "index.json", "texts", "vector"
 BLOCK = 16_384  # texts that are encoded and stored at once
 INDEXED_ROWS = 100_000  # with fewer, a query is compared with every vector
-# From this many rows on, k-means sees fewer vectors for each part of the table. LanceDB's 256 take half an hour of one core
-# for ten million rows, and recall is high without them (docs/search.md).
-MANY_ROWS, SHORT_TRAINING = 1_000_000, {"sample_rate": 32, "max_iterations": 20}
 PROBES, REFINED = 32, 4  # parts of the table that a search reads, and candidates for each match, compared exactly
-# Texts of which recall@10 is measured. Each reads the whole table once, which takes ten seconds for ten million rows.
-SAMPLE, FEW, DEPTH = 100, 20, 10
+# Texts of which recall@10 is measured: few of many rows, because each reads the whole table, which for ten million takes
+# ten seconds or more.
+SAMPLE, FEW, MANY_ROWS, DEPTH = 100, 20, 1_000_000, 10
 
 
 def is_index(name: str) -> bool:
@@ -109,8 +107,7 @@ def build_index(folder: str | Path, rows: Dataset, encode: Encode, encoder: str)
             # IvfSq finds more than IvfPq and is built in a seventh of the time (docs/search.md).
             from lancedb.index import IvfSq
 
-            training = SHORT_TRAINING if len(rows) >= MANY_ROWS else {}
-            table.create_index(VECTOR, config=IvfSq(distance_type="cosine", **training))
+            table.create_index(VECTOR, config=IvfSq(distance_type="cosine"))
         work.save({"rows": len(rows)})
         if len(rows) >= INDEXED_ROWS:
             recall = _recall(TextIndex(folder, encoder))

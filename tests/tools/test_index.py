@@ -76,7 +76,7 @@ def test_a_build_that_was_killed_goes_on_where_it_stopped(rows, vectors, tmp_pat
     np.testing.assert_allclose([score for score, _ in found], scores[0], atol=1e-6)
 
 
-@pytest.mark.parametrize("many", [ROWS, ROWS + 1])  # with a short training of the parts, and the whole one
+@pytest.mark.parametrize("many", [ROWS, ROWS + 1])  # measured on few texts, and on all
 def test_a_large_index_reads_a_part_and_says_what_it_misses(rows, vectors, tmp_path, monkeypatch, caplog, many):
     monkeypatch.setattr(index, "INDEXED_ROWS", ROWS)
     monkeypatch.setattr(index, "MANY_ROWS", many)
