@@ -199,7 +199,7 @@ class System:
 
 @dataclass(frozen=True)
 class Difference:
-    """How much one system scores over another. `low` and `high` are its 95% interval, None if there is none."""
+    """Difference between the scores of two systems. `low` and `high` are its 95% interval, None if there is none."""
 
     first: str
     second: str
