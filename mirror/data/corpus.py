@@ -16,7 +16,7 @@ from mirror.common.errors import INSTEAD, InputError, hub_failure, one_line
 from mirror.data.cache import load_dataset, map_rows
 from mirror.data.cleaning import Corpus, clean
 from mirror.data.docstrings import collect, training_texts
-from mirror.data.document_corpus import MAX_TOKENS, docstring_pairs, document_corpus, pair_kinds
+from mirror.data.document_corpus import MAX_TOKENS, docstring_pairs, document_corpus, neighbor_pairs, pair_kinds
 from mirror.data.documents import are_documents
 from mirror.data.files import ending_of, expand_paths, reading
 from mirror.data.source import CorpusSource, source_name
@@ -59,8 +59,7 @@ def load_corpus(
         source = CorpusSource(train_file=[str(name) for name in names], **options)
     if source.train_file and are_documents(source.train_file):
         return document_corpus(source, tokenizer() if tokenizer else None, max_tokens)
-    if source.pairs:
-        raise InputError("--pairs needs documents; leave it out, or name the columns of a table with --pair_columns")
+    _check_pairs(source)
     return _corpus_of(text_rows(source), source, source_name(source))
 
 
@@ -76,7 +75,9 @@ def load_training_corpus(source: CorpusSource, **documents) -> Corpus:
     if source.train_file or source.dataset_name:
         return load_corpus(source, **documents)
     logger.info("No --train_file or --dataset_name: reading the docstrings of this machine's Python packages")
-    if pair_kinds(source, []):
+    if kinds := pair_kinds(source, []):
+        if "signature" not in kinds:
+            raise InputError(f"--pairs {' '.join(kinds)}: docstrings have signature only, name and summary")
         return docstring_pairs(collect(), source)
     texts = training_texts(collect())
     random.Random(0).shuffle(texts)  # so that --max_train_samples takes some of every package
@@ -145,15 +146,29 @@ def read_batches(rows: Dataset | IterableDataset, batch_size: int, name: str) ->
         yield from rows.iter(batch_size=batch_size)
 
 
+def _check_pairs(source: CorpusSource) -> None:
+    """Raise an `InputError` for kinds of pairs that texts without structure do not have."""
+    if not set(source.pairs or ()) <= {"none", "neighbor"}:
+        fix = "leave it out, give neighbor, or name the columns of a table with --pair_columns"
+        raise InputError(f"--pairs {' '.join(source.pairs)} needs documents; {fix}")
+    if "neighbor" in (source.pairs or ()):
+        for name in ("pair_columns", "pair_separator", "streaming"):
+            if getattr(source, name):
+                raise InputError(f"--pairs neighbor does not go with --{name}; leave one of them out")
+
+
 def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str) -> Corpus:
+    _check_pairs(source)
     is_stream = isinstance(rows, IterableDataset)
+    if is_stream and pair_kinds(source, []):
+        raise InputError("--pairs neighbor does not go with a stream; pass a dataset")
     corpus = Corpus(rows.filter(_have_text, batched=True), source) if is_stream else clean(rows, source)
     with reading(name):
         if next(iter(corpus.rows), None) is None:
             raise InputError(f"{name}: no text in it")
     if is_stream and source.max_train_samples:
         corpus.rows = corpus.rows.take(source.max_train_samples)
-    return corpus
+    return neighbor_pairs(corpus) if pair_kinds(source, []) else corpus
 
 
 def text_rows(source: CorpusSource, strip: bool = True, id_column: str | None = None) -> Dataset | IterableDataset:

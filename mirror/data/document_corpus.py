@@ -9,6 +9,7 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -199,6 +200,20 @@ def docstring_pairs(entries: Iterable[Docstring], source: CorpusSource) -> Corpu
     entries = list(entries)
     pairs = [(*pair, number) for number, pair in enumerate(search_pairs(entries, "train"))]
     return mixture(pairs, {text: len(pairs) + at for at, text in enumerate(training_texts(entries))}, source)
+
+
+def neighbor_pairs(corpus: Corpus) -> Corpus:
+    """Return each text of a corpus with the next one as a pair, for texts whose order says which belong together.
+
+    A number of consecutive texts counts as a document, which is held out as a whole.
+    """
+    texts = corpus.rows["text"][:]
+    size = min(100, 1 + len(texts) // 50)
+    pairs = [(*pair, at // size) for at, pair in enumerate(pairwise(texts))]
+    if not pairs:
+        raise InputError("--pairs neighbor: the corpus has one text only; give more")
+    found = mixture(pairs, {text: at // size for at, text in enumerate(texts)}, corpus.source)
+    return replace(corpus, rows=found.rows)
 
 
 def pair_kinds(source: CorpusSource, default: list[str]) -> list[str]:

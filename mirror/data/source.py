@@ -77,7 +77,8 @@ class CorpusSource(SourceArguments):
     pairs: Annotated[list[str] | None, each_of(("auto", "none", *PAIR_KINDS))] = flag(
         None,
         "Pairs to train on from the structure of documents: none, auto (all but neighbor), or kinds of them: "
-        f"{', '.join(PAIR_KINDS)}. Default: auto for documents. Name them to use those of the docstrings too.",
+        f"{', '.join(PAIR_KINDS)}. Default: auto for documents. Name them to use those of the docstrings too. Files of texts "
+        "have neighbor only: each text and the next one, where their order says which belong together.",
     )
     pair_share: Annotated[float | None, condition(lambda value: 0 < value <= 1, "above 0, at most 1")] = flag(
         None, "Share of pairs among the rows of documents. Default: all pairs, and each passage without one."

@@ -32,7 +32,7 @@ MIN_DOCUMENTS = 5  # with fewer, resamples of documents say nothing: of one they
 KINDS = {
     "words": f"found by {QUERY_WORDS} of their words",
     "halves": "found by their first half, which shares few words with the second",
-    "headings": "sections found by their heading, title or question",
+    "headings": "found by the other text of their pair, such as a heading",
     "pairs": "of the second column found by the first",
     "spellings": "found by a misspelling, which says nothing of synonyms",
 }

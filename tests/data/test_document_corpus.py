@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -118,8 +119,29 @@ def test_a_wrong_flag_is_named(folder, flags, message):
     with pytest.raises(InputError, match=message):
         load_corpus(CorpusSource(train_file=[str(folder)], **flags))
     (folder.parent / "a.txt").write_text("a\nb\n")
-    with pytest.raises(InputError, match="--pairs needs documents"):
-        load_corpus(CorpusSource(train_file=[str(folder.parent / "a.txt")], pairs=["auto"]))
+    file = str(folder.parent / "a.txt")
+    with pytest.raises(InputError, match="--pairs auto needs documents; leave it out, give neighbor"):
+        load_corpus(CorpusSource(train_file=[file], pairs=["auto"]))
+    with pytest.raises(InputError, match="--pairs neighbor does not go with --streaming"):
+        load_corpus(CorpusSource(train_file=[file], pairs=["neighbor"], streaming=True))
+    with pytest.raises(InputError, match="docstrings have signature only"):
+        load_training_corpus(CorpusSource(pairs=["neighbor"]))
+
+
+def test_texts_in_order_have_their_neighbors_as_pairs(tmp_path):
+    lines = [f"{side} {n}" for n in range(600) for side in ("name", "summary")]
+    file = tmp_path / "a.txt"
+    file.write_text("\n".join([*lines[:9], "", lines[0], *lines[9:]]))  # blank and repeated lines are no neighbors
+    corpus = load_corpus(CorpusSource(train_file=[str(file)], pairs=["neighbor"]))
+    assert {*zip(corpus.rows["text"], corpus.rows["text_pair"], strict=True)} == {*pairwise(lines)}
+    assert (corpus.blank_rows, corpus.duplicate_rows) == (1, 1)
+    kept, held_out = hold_out(corpus)
+    assert len(held_out) == 125  # about a tenth: five blocks of consecutive texts
+    held_texts = {*held_out["text"], *held_out["text_pair"]}
+    assert not held_texts & {*kept.rows["text"], *kept.rows["text_pair"]}
+    half = load_corpus(CorpusSource(train_file=[str(file)], pairs=["neighbor"], pair_share=0.5))
+    assert half.rows["text_pair"][:].count("") == len(pairs := [*pairwise(lines)]) == len(half.rows) - len(pairs)
+    assert load_corpus(CorpusSource(train_file=[str(file)], pairs=["none"])).rows.column_names == ["text"]
 
 
 def test_docstrings_have_pairs_if_asked_for(monkeypatch):
@@ -146,7 +168,7 @@ def test_a_run_on_a_folder_reports_how_headings_find_their_sections(
     tests = {test["test"]: test for test in results["own_text"]}
     assert {*tests} >= {"headings", "words"} and tests["headings"]["texts"] >= 50
     assert (
-        f"are sections found by their heading, title or question (BM25 {tests['headings']['bm25']:.3f}"[:-5]
+        f"are found by the other text of their pair, such as a heading (BM25 {tests['headings']['bm25']:.3f}"[:-5]
         in caplog.text
     )
 
