@@ -23,7 +23,7 @@ from mirror.common.vectors import top_k, unit_length
 from mirror.data.files import ending_of, place, text_lines
 from mirror.data.tables import columns_of, read_rows
 from mirror.evaluation.metrics import BM25, DEPTH, MAIN, Sample, fuse, measure, summarize
-from mirror.evaluation.task import TABLE_ENDINGS, Task, file_task, find_column, parse_number, stem
+from mirror.evaluation.task import MTEB, TABLE_ENDINGS, Task, file_task, find_column, parse_number, stem
 from mirror.modeling.encoder import Encode, encode_sides
 
 
@@ -38,7 +38,6 @@ QREL_COLUMNS = (
 QREL_ENDINGS = (*TABLE_ENDINGS, "txt", "trec", "qrels")
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 BLOCK = 65_536  # documents whose vectors are in memory at once
-MTEB = "mteb:"  # begins the name of a task of mteb
 
 
 @dataclass

@@ -19,7 +19,7 @@ from scipy.linalg import orthogonal_procrustes
 
 from mirror.common.errors import InputError
 from mirror.common.vectors import gold_ranks, mean_top_k, top_k, unit_length
-from mirror.evaluation.metrics import Retrieval
+from mirror.evaluation.retrieval import Retrieval
 from mirror.evaluation.task import DataFile, LineFile, Options, Task
 from mirror.modeling.encoder import Encode
 

@@ -1,6 +1,5 @@
 """Metrics of pairs and of ranked documents, bootstrap intervals, BM25 as a baseline, and fusion.
 
-Those of all pairs and ranks are `evaluate.Metric` classes, defined here because `evaluate.load("spearmanr")` needs the Hub.
 The measures of each query are those of trec_eval: linear gains, a relevance above 0 is a hit, and a query without a hit counts as 0.
 Ties follow it too: of equal scores the higher id ranks first, compared as strings. `ranked_ids` orders a run that way.
 A search that ranks equal scores by position does the same if the documents are sorted by falling id.
@@ -17,10 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-import datasets
-import evaluate
 import numpy as np
-from scipy.stats import pearsonr, spearmanr
 
 from mirror.data.augmentation import UNSPACED
 
@@ -36,47 +32,6 @@ MEASURES = (MAIN, "mrr@10", "recall@10", "recall@100", "accuracy@1")
 DEPTH = 100  # of the longest measure
 FUSION_K = 60  # of reciprocal rank fusion (Cormack et al. 2009)
 RESAMPLES = 1000
-
-
-class InMemoryMetric(evaluate.Metric):
-    """Metric that needs no folder. Create it with `keep_in_memory=True`."""
-
-    def _build_data_dir(self) -> str:
-        return ""  # `evaluate` creates a folder in the home, which a container may not have, even if it stays empty
-
-
-class PairSimilarity(InMemoryMetric):
-    """Spearman's and Pearson's correlation of similarities with human scores (Reimers, Beyer and Gurevych 2016).
-
-    Ties get their mean rank. If one input is constant, both correlations are 0 and a warning is logged.
-    """
-
-    def _info(self) -> evaluate.MetricInfo:
-        features = datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("float64")))
-        return evaluate.MetricInfo("Spearman's rho and Pearson's r of similarities and gold scores.", "", features)
-
-    def _compute(self, predictions: list[float], references: list[float]) -> dict[str, float]:
-        if np.ptp(predictions) == 0 or np.ptp(references) == 0:
-            equal = "All %d similarities or gold scores are equal: a correlation is undefined and reported as 0"
-            logger.warning(equal, len(predictions))
-            return {"spearman": 0.0, "pearson": 0.0}
-        measures = {"spearman": spearmanr, "pearson": pearsonr}
-        return {name: float(measure(predictions, references).statistic) for name, measure in measures.items()}
-
-
-class Retrieval(InMemoryMetric):
-    """Accuracy@1, accuracy@5 and mean reciprocal rank (MRR) of the correct answers, by their ranks from 1."""
-
-    def _info(self) -> evaluate.MetricInfo:
-        features = datasets.Features({"predictions": datasets.Value("int64")})
-        return evaluate.MetricInfo(
-            "Share of queries with the answer among the top k, and mean of 1/rank.", "", features
-        )
-
-    def _compute(self, predictions: list[int]) -> dict[str, float]:
-        ranks = np.asarray(predictions)
-        hits = {f"accuracy@{k}": float((ranks <= k).mean()) for k in (1, 5)}
-        return hits | {"mrr": float((1 / ranks).mean())}
 
 
 def paired_cosines(left: np.ndarray, right: np.ndarray) -> np.ndarray:

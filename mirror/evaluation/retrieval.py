@@ -14,6 +14,8 @@ import hashlib
 from functools import cache, partial
 from pathlib import Path
 
+import datasets
+import evaluate
 import numpy as np
 from accelerate import PartialState
 from sklearn.feature_extraction.text import TfidfVectorizer
@@ -23,8 +25,8 @@ from mirror.common.vectors import gold_ranks, ranks_in_scores, top_k, unit_lengt
 from mirror.data import docstrings as docstring_corpus
 from mirror.evaluation import plots
 from mirror.evaluation.labeled_pairs import compare, plot_histograms
-from mirror.evaluation.metrics import Retrieval
 from mirror.evaluation.results import file_name
+from mirror.evaluation.sts import InMemoryMetric
 from mirror.evaluation.task import DataFile, Options, Task
 from mirror.modeling.encoder import Encode, encode_sides
 
@@ -62,6 +64,21 @@ def tasks(data_dir: Path, options: Options) -> list[Task]:
         fields["plot"] = partial(plot_histograms, name) if part == "test" else None
         all_found.append(Task(name, "accuracy@1", protocol, (), scored, **fields))
     return all_found
+
+
+class Retrieval(InMemoryMetric):
+    """Accuracy@1, accuracy@5 and mean reciprocal rank (MRR) of the correct answers, by their ranks from 1."""
+
+    def _info(self) -> evaluate.MetricInfo:
+        features = datasets.Features({"predictions": datasets.Value("int64")})
+        return evaluate.MetricInfo(
+            "Share of queries with the answer among the top k, and mean of 1/rank.", "", features
+        )
+
+    def _compute(self, predictions: list[int]) -> dict[str, float]:
+        ranks = np.asarray(predictions)
+        hits = {f"accuracy@{k}": float((ranks <= k).mean()) for k in (1, 5)}
+        return hits | {"mrr": float((1 / ranks).mean())}
 
 
 def score_tatoeba(file: DataFile, encode: Encode, data_dir: Path) -> dict:

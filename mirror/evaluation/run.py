@@ -12,15 +12,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from mirror.common.errors import InputError, did_you_mean, one_line
 from mirror.common.files import StoredWork
 from mirror.data.files import ending_of
-from mirror.evaluation import amazon, bli, geometry, labeled_pairs, linking, retrieval, sts, transfer
-from mirror.evaluation.benchmark_formats import MTEB, folder_task, mteb_task
-from mirror.evaluation.own_tables import table_task
-from mirror.evaluation.task import TABLE_ENDINGS, Options, Task, preparation
+from mirror.evaluation.task import MTEB, TABLE_ENDINGS, Options, Task, preparation
 
 
 if TYPE_CHECKING:
@@ -28,8 +26,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A family is a module with `tasks(data_dir, options) -> list[Task]`. A new one needs nothing but its line here.
-FAMILIES = (sts, bli, linking, labeled_pairs, geometry, transfer, retrieval, amazon)
+
+def families() -> tuple[ModuleType, ...]:
+    """Return the modules with `tasks(data_dir, options) -> list[Task]`. A new one needs nothing but its place here."""
+    # Imported late: a training without --eval_tasks needs neither them nor scikit-learn.
+    from mirror.evaluation import amazon, bli, geometry, labeled_pairs, linking, retrieval, sts, transfer
+
+    return sts, bli, linking, labeled_pairs, geometry, transfer, retrieval, amazon
 
 
 def default_data_dir() -> Path:
@@ -39,7 +42,7 @@ def default_data_dir() -> Path:
 
 def all_tasks(data_dir: Path, options: Options | None = None) -> dict[str, Task]:
     """Return every task by name, including tasks whose data is missing."""
-    return {task.name: task for family in FAMILIES for task in family.tasks(data_dir, options or Options())}
+    return {task.name: task for family in families() for task in family.tasks(data_dir, options or Options())}
 
 
 def all_groups(tasks: dict[str, Task]) -> dict[str, list[str]]:
@@ -83,6 +86,9 @@ def is_own(name: str) -> bool:
 
 def own_task(name: str) -> Task:
     """Return the task of `FOLDER`, `FOLDER:SPLIT`, `FILE` or `mteb:NAME`. Raise an `InputError` where none fits."""
+    from mirror.evaluation.benchmark_formats import folder_task, mteb_task
+    from mirror.evaluation.own_tables import table_task
+
     if name.startswith(MTEB):
         return mteb_task(name)
     folder, _, split = name.rpartition(":")

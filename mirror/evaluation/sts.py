@@ -8,17 +8,23 @@ sentence; "null", "NA" and "nan" are words.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 
+import datasets
+import evaluate
 import numpy as np
+from scipy.stats import pearsonr, spearmanr
 
-from mirror.evaluation.metrics import PairSimilarity, cosines_of_pairs
+from mirror.evaluation.metrics import cosines_of_pairs
 from mirror.evaluation.task import DataFile, Options, Task
 from mirror.modeling.encoder import Encode
 
+
+logger = logging.getLogger(__name__)
 
 SENTENCES, WORDS = ("sentence1", "sentence2"), ("word1", "word2")
 TEST = ("default", "test")  # configuration and split of most sets on the Hub
@@ -88,6 +94,32 @@ def tasks(data_dir: Path, options: Options) -> list[Task]:
         paths = {f"multisimlex/{stem}.tsv": rows}
         found.append(_task(name, paths, (0, 6), WORDS, group, dataset, f"Mirror-BERT Table {table}"))
     return found
+
+
+class InMemoryMetric(evaluate.Metric):
+    """Metric that needs no folder. Create it with `keep_in_memory=True`. `evaluate.load("spearmanr")` needs the Hub."""
+
+    def _build_data_dir(self) -> str:
+        return ""  # `evaluate` creates a folder in the home, which a container may not have, even if it stays empty
+
+
+class PairSimilarity(InMemoryMetric):
+    """Spearman's and Pearson's correlation of similarities with human scores (Reimers, Beyer and Gurevych 2016).
+
+    Ties get their mean rank. If one input is constant, both correlations are 0 and a warning is logged.
+    """
+
+    def _info(self) -> evaluate.MetricInfo:
+        features = datasets.Features(dict.fromkeys(("predictions", "references"), datasets.Value("float64")))
+        return evaluate.MetricInfo("Spearman's rho and Pearson's r of similarities and gold scores.", "", features)
+
+    def _compute(self, predictions: list[float], references: list[float]) -> dict[str, float]:
+        if np.ptp(predictions) == 0 or np.ptp(references) == 0:
+            equal = "All %d similarities or gold scores are equal: a correlation is undefined and reported as 0"
+            logger.warning(equal, len(predictions))
+            return {"spearman": 0.0, "pearson": 0.0}
+        measures = {"spearman": spearmanr, "pearson": pearsonr}
+        return {name: float(measure(predictions, references).statistic) for name, measure in measures.items()}
 
 
 def score_pairs(files: tuple[DataFile, ...], columns: tuple[str, str], encode: Encode, data_dir: Path) -> dict:

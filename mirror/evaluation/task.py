@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Columns = dict[str, list[str]]
 TABLE_ENDINGS = ("jsonl", "json", "csv", "tsv", "parquet")  # each also as .gz
+MTEB = "mteb:"  # begins the name of a task of mteb
 TRIPLET = ("anchor", "positive", "negative")
 
 

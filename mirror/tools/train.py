@@ -23,6 +23,7 @@ def main() -> None:
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.data.corpus import load_training_corpus
+    from mirror.data.documents import are_documents
     from mirror.evaluation.run import make_plan
     from mirror.modeling.backbone import tokenizer_of
     from mirror.training.base_encoder import passage_length
@@ -31,15 +32,18 @@ def main() -> None:
     from mirror.training.trainer import MirrorTrainer
 
     # A wrong name or file is refused before the texts are read.
-    make_plan(config.eval_tasks or (), config.data_dir)
+    if config.eval_tasks:
+        make_plan(config.eval_tasks, config.data_dir)
     if config.keep:
         make_kept_score(config.keep, config.data_dir)
     checkpoint = preflight(config, script_args.model_name_or_path)
 
     with config.main_process_first(desc="corpus"):
-        tokenizer = partial(tokenizer_of, script_args.model_name_or_path)  # counts the tokens of passages
-        tokens = passage_length(script_args.model_name_or_path, config)
-        corpus = load_training_corpus(data_args.source(), tokenizer=tokenizer, max_tokens=tokens)
+        passages = {}
+        if data_args.train_file and are_documents(data_args.train_file):
+            model = script_args.model_name_or_path
+            passages = {"tokenizer": partial(tokenizer_of, model), "max_tokens": passage_length(model, config)}
+        corpus = load_training_corpus(data_args.source(), **passages)
 
     trainer = MirrorTrainer(model=script_args.model_name_or_path, args=config, train_dataset=corpus)
     trainer.train(resume_from_checkpoint=checkpoint)

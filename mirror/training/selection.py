@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 from datasets import Dataset
-from scipy.stats import spearmanr
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
 from transformers.trainer_utils import IntervalStrategy
@@ -156,6 +155,8 @@ class CosinesOfBase:
         self.of_base = self._cosines(encode)
 
     def __call__(self, encoder: Encoder) -> dict[str, float]:
+        from scipy.stats import spearmanr  # slow to import
+
         return {KEEP: float(spearmanr(self.of_base, self._cosines(encoder.encode)).statistic)}
 
     def _cosines(self, encode: Encode) -> np.ndarray:
