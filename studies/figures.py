@@ -163,6 +163,30 @@ def _own_text(figure: SubFigure | None, base: Base) -> tuple[float, float] | Non
     figure.legend(keys, [*corpora, *bases], loc="outside lower center", frameon=False, ncols=4, fontsize=8)
 
 
+def _trade(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
+    """Draw what each run gained on its own text against its change of STS-B: a color per method, a marker per corpus."""
+    before = {
+        record["part"]: record["tasks"]["stsb"]["main_score"] for record in base.records if record["seed"] is None
+    }
+    runs = [record for record in base.records if OWN_TEXT in record["tasks"] and record["part"] in before]
+    if figure is None:
+        return 7.2, 4.4
+    methods, corpora = (list(dict.fromkeys(map(of, runs))) for of in (base_of, lambda run: run["part"]))
+    axes = figure.subplots()
+    for run in runs:
+        own_text, change = run["tasks"][OWN_TEXT], run["tasks"]["stsb"]["main_score"] - before[run["part"]]
+        style = {"color": COLOURS[methods.index(base_of(run))], "marker": MARKERS[corpora.index(run["part"])]}
+        axes.scatter(own_text["main_score"] - own_text["before"], change, s=30, **style)
+    axes.axhline(0, color="gray", linewidth=0.6)
+    axes.axvline(0, color="gray", linewidth=0.6)
+    for scale in (axes.set_xscale, axes.set_yscale):
+        scale("symlog", linthresh=0.02)  # methods that destroy an encoder lie far from those that change it a little
+    axes.set(xlabel="gain on its own text", ylabel="change of STS-B")
+    keys = [Line2D([], [], linestyle="", marker=MARKERS[0], color=color) for color in COLOURS[: len(methods)]]
+    keys += [Line2D([], [], linestyle="", marker=marker, color="gray") for marker in MARKERS[: len(corpora)]]
+    figure.legend(keys, [*methods, *corpora], loc="outside lower center", frameon=False, ncols=4, fontsize=8)
+
+
 def _languages(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     """Draw the languages of retrieved sentences: a row of panels per query language, a column per model (CMLM Figure 2)."""
     results = _first_seed(base, "language_bias")
@@ -200,5 +224,5 @@ def _first_seed(base: Base, task: str) -> dict[str, dict]:
     return {row: first[row] for row in base.study.rows if row in first}
 
 
-PANELS = {"roc": _roc, "histograms": _histograms, "agreement": _agreement, "own_text": _own_text}
+PANELS = {"roc": _roc, "histograms": _histograms, "agreement": _agreement, "own_text": _own_text, "trade": _trade}
 PANELS |= {"languages": _languages, "plane": _plane}

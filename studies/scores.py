@@ -191,7 +191,7 @@ def format_csv(study: Study, records: Sequence[dict]) -> str:
 
 
 def base_of(record: dict) -> str:
-    """Return the base model of a run of the study `own_text`, which is what its row begins with."""
+    """Return the base model of a run of the study `own_text`, or the method of one of `rivals`: what its row begins with."""
     return record["row"].split(",")[0]
 
 

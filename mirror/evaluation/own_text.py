@@ -53,9 +53,15 @@ class OwnTextTest:
     ) -> OwnTextTest:
         """Build the test of (query, answer) pairs. Of equal answers one is kept, because they cannot be told apart.
 
+        A text is a query or an answer, not both, because it would find itself: of "a, b" and "b, c" one is kept.
         `documents` has the number of each answer's document. Fewer than `MIN_TEXTS` usable texts are an `InputError`.
         """
-        query_of = {answer: query for query, answer in pairs if query != answer}
+        query_of: dict[str, str] = {}
+        queries: set[str] = set()
+        for query, answer in pairs:
+            if query != answer and query not in query_of and answer not in queries:
+                query_of[answer] = query
+                queries.add(query)
         usable = min(len(query_of), len({*query_of.values()}))  # where all have one query, none can be found
         if usable < MIN_TEXTS:
             needed = f"for the test '{kind}', and a number needs {MIN_TEXTS}"

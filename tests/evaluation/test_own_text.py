@@ -43,6 +43,14 @@ def test_the_tests_fit_the_texts():
     assert (spellings.kind, len(spellings.queries)) == ("spellings", 60)
 
 
+def test_a_text_of_a_chain_is_a_query_or_an_answer_and_does_not_find_itself():
+    chain = [f"text {number}" for number in range(101)]
+    test = OwnTextTest.of("headings", zip(chain, chain[1:], strict=False))
+    assert (test.queries, test.answers) == (tuple(chain[:-1:2]), tuple(chain[1::2]))
+    ranks = test.ranks(lambda texts: np.eye(101, dtype=np.float32)[[int(text[5:]) // 2 for text in texts]])
+    assert (ranks == 1).all()
+
+
 @pytest.mark.parametrize(
     ("texts", "message"),
     [

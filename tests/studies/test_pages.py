@@ -200,13 +200,14 @@ SELECTION = {"main_score": 0.5, "dev_of_chosen": 0.6, "dev_of_best": 0.7, "dev_o
 SELECTION |= {"criterion": [-1, -2, -3], "dev": [0.5, 0.7, 0.6]}
 ANSWERS = {
     "qnli": {"main_score": 0.6, "roc_curve": CURVE},
+    "own_text": {"main_score": 0.5, "before": 0.4},
     "qqp_cosine": {"main_score": 0.7, "gap": 0.1, "histogram": HISTOGRAM},
     "selection_own_text": SELECTION,
     "selection_alignment_uniformity": SELECTION,
     "language_bias": {"languages": ["de", "fr", "zh"], "matrix": [[0.2, 0.5, 0.3]] * 3},
     "tatoeba_projection": {"points": {"fra": [[[0, 1], [1, 0]], [[0.5, 1], [1, 0.2]]]}},
 }
-DRAWN = "table3 figure4 figure8 figure7 selection own_text figure5 table21 cmlm_figure2 cmlm_figure3".split()
+DRAWN = "table3 figure4 figure8 figure7 selection own_text rivals figure5 table21 cmlm_figure2 cmlm_figure3".split()
 MORE_DOTS = [pytest.param(name, marks=pytest.mark.slow) for name in ("table1", "table2", "table12", "table14")]
 
 
