@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -45,7 +47,7 @@ def test_the_tests_fit_the_texts():
 
 def test_a_text_of_a_chain_is_a_query_or_an_answer_and_does_not_find_itself():
     chain = [f"text {number}" for number in range(101)]
-    test = OwnTextTest.of("headings", zip(chain, chain[1:], strict=False))
+    test = OwnTextTest.of("headings", pairwise(chain))
     assert (test.queries, test.answers) == (tuple(chain[:-1:2]), tuple(chain[1::2]))
     ranks = test.ranks(lambda texts: np.eye(101, dtype=np.float32)[[int(text[5:]) // 2 for text in texts]])
     assert (ranks == 1).all()
