@@ -176,7 +176,8 @@ def format_overview(kept: Mapping[str, Mapping[str, Base]], folder: Path) -> str
         named = [name for name in STUDIES if name in studies]
         return ", ".join(f"[{name}]({UNTESTED if name in untested else name}.md)" for name in named) or "nothing"
 
-    bases, facts = sorted(kept), []
+    # A base without a study of the papers has nothing to be judged by.
+    bases, facts = sorted(base for base in kept if any(STUDIES[name].claims for name in kept[base])), []
     judged = {(name, base): judgements_of(kept[base][name]).values() for base in bases for name in kept[base]}
     found = {key: verdict(judgements) for key, judgements in judged.items()}
     against = {key for key, each in found.items() if each.startswith((conclusions.MIXED, conclusions.CONTRADICTED))}
