@@ -177,6 +177,7 @@ def _trade(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
         own_text, change = run["tasks"][OWN_TEXT], run["tasks"]["stsb"]["main_score"] - before[run["part"]]
         style = {"color": COLOURS[methods.index(base_of(run))], "marker": MARKERS[corpora.index(run["part"])]}
         axes.scatter(own_text["main_score"] - own_text["before"], change, s=30, **style)
+    axes.margins(0.1)
     axes.axhline(0, color="gray", linewidth=0.6)
     axes.axvline(0, color="gray", linewidth=0.6)
     for scale in (axes.set_xscale, axes.set_yscale):
