@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 def families() -> tuple[ModuleType, ...]:
     """Return the modules with `tasks(data_dir, options) -> list[Task]`. A new one needs nothing but its place here."""
-    # Imported late: a training without --eval_tasks needs neither them nor scikit-learn.
+    # Imported late: a training run without --eval_tasks needs neither them nor scikit-learn.
     from mirror.evaluation import amazon, bli, geometry, labeled_pairs, linking, retrieval, sts, transfer
 
     return sts, bli, linking, labeled_pairs, geometry, transfer, retrieval, amazon
