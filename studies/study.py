@@ -107,9 +107,8 @@ class Study:
     cells: tuple[Cell, ...]
     columns: tuple[Column, ...]
     average: bool = False  # adds a last column with the mean of the others
-    figure: str = (
-        "dots"  # dots, curve (rows are numbers), roc, histograms, agreement, own_text, trade, languages, plane
-    )
+    # dots, curve (rows are numbers), roc, histograms, agreement, own_text, trade, languages, plane
+    figure: str = "dots"
     published: Mapping[str, dict] = field(default_factory=dict)  # model -> row -> label -> score
     baselines: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # published system -> label -> score
     paper_models: Mapping[str, str] = field(default_factory=dict)  # key of --language_models -> name of a recipe

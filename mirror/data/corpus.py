@@ -59,7 +59,7 @@ def load_corpus(
         source = CorpusSource(train_file=[str(name) for name in names], **options)
     if source.train_file and are_documents(source.train_file):
         return document_corpus(source, tokenizer() if tokenizer else None, max_tokens)
-    _check_pairs(source)
+    _check_pairs(source)  # before a large file is read
     return _corpus_of(text_rows(source), source, source_name(source))
 
 
