@@ -2,8 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Two test processes on two cores: torch must not start more threads than that.
-TEST := OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+TEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 GPU_ARGS ?=
@@ -15,7 +14,7 @@ SITE ?= build
 STUDY_MODEL ?= mirror/assets/mini-mlm
 STUDY_ARGS ?=
 STUDIES := $(addprefix table,1 2 3 4 5 6 6_joint 7 8 9 10 12 13 14 21 21_words 21_phrases) \
-    $(addprefix figure,4 5 7 8) cls_vs_mean selection own_text beyond beyond_together \
+    $(addprefix figure,4 5 7 8) cls_vs_mean side_experiments selection own_text rivals beyond beyond_together \
     $(addprefix cmlm_table,1 2 3 4 5 6 7) cmlm_figure2 cmlm_figure3
 .PHONY: $(STUDIES)
 
@@ -63,7 +62,7 @@ $(STUDIES): install
 gpu-report: install ## prove on one GPU that results are right, then time them (GPU_ARGS="--processes 2" for several)
 	$(BIN)/python benchmarks/gpu_report.py $(GPU_ARGS)
 
-test: install ## the test suite, under five minutes on two cores
+test: install ## the test suite, under four minutes on two cores
 	$(TEST) -n 2 --dist loadfile
 
 test-slow: install ## the slow tests, under 40 minutes on two cores (SLOW_ARGS="--slow-tenth 3": a tenth of them)

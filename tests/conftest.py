@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -12,6 +13,8 @@ from pathlib import Path
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# Two test processes on two cores: with torch's default of two threads each, they take three times as long.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
@@ -49,6 +52,11 @@ def pytest_configure():
     """Tests send Ctrl-C to themselves and to what they start; a shell's background job, such as `make test &`, ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """Leave what is imported to no garbage collection: `Trainer` asks for one twice a run, and each took .3 seconds."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from studies.jobs import cell_name
 from studies.scores import published_beside
 from studies.setup import Setup, find_recipe, paper_models, recipes
 from studies.study import AVERAGE, CLOSE, RATE, SEEDS, STUDIES, find_study
+from tests.documents import ROOT
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -53,6 +55,13 @@ def test_every_flag_is_accepted_by_what_trains(tmp_path):
             named = {"learning_rate" if key == RATE else key: value for key, value in given}
             argv = [item for key, value in named.items() for item in (f"--{key}", value)]
             parse_arguments(["--output_dir", os.fspath(tmp_path), *argv])
+
+
+def test_make_knows_every_study():
+    listed = subprocess.run(
+        ["make", "-s", "-C", ROOT, "--eval=names:;@echo $(STUDIES)", "names"], capture_output=True, text=True, check=True
+    )
+    assert sorted(listed.stdout.split()) == sorted(STUDIES)
 
 
 def test_an_unknown_study_suggests_the_most_similar():
