@@ -59,7 +59,10 @@ def test_every_flag_is_accepted_by_what_trains(tmp_path):
 
 def test_make_knows_every_study():
     listed = subprocess.run(
-        ["make", "-s", "-C", ROOT, "--eval=names:;@echo $(STUDIES)", "names"], capture_output=True, text=True, check=True
+        ["make", "-s", "-C", ROOT, "--eval=names:;@echo $(STUDIES)", "names"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert sorted(listed.stdout.split()) == sorted(STUDIES)
 
