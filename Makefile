@@ -41,13 +41,14 @@ install: $(VENV)/.editable ## make .venv: the pinned requirements, and this proj
 FROM_HUB := sentence-transformers/all-MiniLM-L6-v2
 ASK_HUB := "from huggingface_hub import model_info; print(model_info('$(FROM_HUB)', timeout=5).id)"
 
-demo: install ## train a search encoder for this machine's API docs; adapt an encoder to them (MODEL); score before and after
+demo: install ## train search encoders for this machine's API docs, on texts and on pairs; adapt MODEL; score before and after
 	$(eval ENCODER := $(or $(MODEL),$(shell $(BIN)/python -c $(ASK_HUB) 2>/dev/null)))
 	$(BIN)/python run_mirror.py --pooling mean --augmentation delete --augmentation_rate 0.8 --max_train_samples 12000 \
 	    --output_dir out/demo --force
+	$(BIN)/python run_mirror.py --pooling mean --pairs auto --max_train_samples 12000 --output_dir out/demo-pairs --force
 	$(if $(ENCODER),$(BIN)/python run_mirror.py --model_name_or_path $(ENCODER) --max_train_samples 5000 \
 	    --output_dir out/demo-adapted --force)
-	$(BIN)/python run_eval.py --models mirror/assets/mini-mlm out/demo $(if $(ENCODER),$(ENCODER) out/demo-adapted) \
+	$(BIN)/python run_eval.py --models mirror/assets/mini-mlm out/demo out/demo-pairs $(if $(ENCODER),$(ENCODER) out/demo-adapted) \
 	    --pooling mean --tasks docs_search --output_dir out/demo-eval
 
 site: install ## build the documentation into out/site, or show it (SITE=serve)
