@@ -132,7 +132,7 @@ def make_what_is_missing(values: dict, finished_run: Path, plain_model: Path) ->
                 shutil.copytree(finished_run if item.startswith("out/") else plain_model, item)
             elif flag in ("model", "folder"):
                 shutil.copytree(finished_run, item)
-            elif item == "docs/":
+            elif item.endswith("/"):
                 make_documents(Path(item))
             elif flag == "dataset_name":
                 make_file(Path(item) / "train.parquet", values)
