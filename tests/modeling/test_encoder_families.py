@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+import transformers
+from packaging.version import Version
 
 from mirror.modeling.packing import configure_noise_and_packing, first_position, pack, packed_forward
 from mirror.modeling.pooling import pool
@@ -28,7 +30,9 @@ QUICK = ("modernbert", "jina_embeddings_v3", "ultrabert")
 def test_every_native_type_is_on_the_page():
     assert not missing()
     assert OUTCOMES.keys() == FAMILIES.keys()
-    assert {*MODERN, "mpnet", "deberta", "deberta-v2"} <= {*PACKED} and DECODERS.keys() == DECODER_ROWS.keys()
+    assert {*MODERN, "mpnet", "deberta", "deberta-v2"} <= {*PACKED}
+    padded = {"gemma2"} if Version(transformers.__version__) < Version("5.21") else set()  # docs/dependencies.md
+    assert DECODERS.keys() == DECODER_ROWS.keys() - padded
 
 
 @pytest.mark.parametrize("model_type", FAMILIES)
