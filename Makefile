@@ -45,7 +45,7 @@ demo: install ## train search encoders for this machine's API docs, on texts and
 	$(eval ENCODER := $(or $(MODEL),$(shell $(BIN)/python -c $(ASK_HUB) 2>/dev/null)))
 	$(BIN)/python run_mirror.py --pooling mean --augmentation delete --augmentation_rate 0.8 --max_train_samples 12000 \
 	    --output_dir out/demo --force
-	$(BIN)/python run_mirror.py --pooling mean --pairs auto --max_train_samples 12000 --output_dir out/demo-pairs --force
+	$(BIN)/python run_mirror.py --pooling mean --pairs auto --max_train_samples 8000 --output_dir out/demo-pairs --force
 	$(if $(ENCODER),$(BIN)/python run_mirror.py --model_name_or_path $(ENCODER) --max_train_samples 5000 \
 	    --output_dir out/demo-adapted --force)
 	$(BIN)/python run_eval.py --models mirror/assets/mini-mlm out/demo out/demo-pairs $(if $(ENCODER),$(ENCODER) out/demo-adapted) \
