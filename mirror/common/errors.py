@@ -124,7 +124,7 @@ def run_main(main: Callable[[], None]) -> None:
     Exit with 2 after an `InputError`, a path that cannot be used, or a disk that is full or fails, with 1 if another process of a
     distributed run failed, with 130 after Ctrl-C, and silently with 141 if the reader of stdout, such as `head`, has closed it.
     """
-    # What is imported stays, and looking for garbage among it takes a tenth of a short run (Python's thresholds: 700, 10, 10).
+    # What is imported stays, and looking for garbage among it takes a twelfth of a short run (Python's thresholds: 700, 10, 10).
     gc.set_threshold(50_000, 20, 50)
     _prepare_streams()
     try:
