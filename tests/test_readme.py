@@ -23,7 +23,7 @@ BLOCKS = [block for block in blocks("README.md") if block.language in ("bash", "
 LAUNCHER = re.search(r"accelerate launch ([^`]+)", text_of("README.md"))[1].split()
 MADE_HERE = shutil.ignore_patterns(".git", ".venv*", "out", "data", "build", "*.egg-info", "*_cache")
 # What makes the commands quick and keeps them on this machine; everything else is as it is printed.
-SMALLER = {"--max_train_samples 12000": "--max_train_samples 600"}
+SMALLER = {f"--max_train_samples {rows}": "--max_train_samples 600" for rows in (12000, 8000)}
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 # pip would need an index; `make_environment` has installed what it would, and these are the commands of pyproject.toml.
 INSTALLED = """\

@@ -60,7 +60,7 @@ def test_every_number_that_is_taken_trains(bert_folder, sentences, tmp_path):
         ({"optim": "adamw_bnb_8bit"}, "--optim adamw_bnb_8bit: .*`bitsandbytes`"),
         ({"optim": "grokadamw"}, "--optim grokadamw: .*grokadamw"),
         ({"optim": "schedule_free_adamw"}, "--optim schedule_free_adamw: .*`schedulefree`"),
-        ({"optim_args": "foo"}, "--optim adamw_torch(_fused)?: "),
+        ({"optim_args": "foo"}, f"--optim {TrainingArguments.default_optim}: "),
         ({"use_liger_kernel": True}, "--use_liger_kernel needs liger-kernel: pip install liger-kernel"),
         ({"lr_scheduler_type": "cosine_with_min_lr"}, "--lr_scheduler_type cosine_with_min_lr .*min_lr_rate"),
         ({"lr_scheduler_type": "warmup_stable_decay"}, "--lr_scheduler_type warmup_stable_decay .*num_decay_steps"),
