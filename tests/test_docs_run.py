@@ -39,8 +39,9 @@ LEFT_OUT = re.compile(r"results\.md|performance\.md|studies/|mini-mlm/|^README\.
 SCRIPTS_LEFT_OUT = ("data_scripts.prepare_eval_data", "run_study")
 SLOW_TASKS = ("transfer", "amazon")
 BRIEF = {
-    "run_mirror": "--max_steps 2 --per_device_train_batch_size 40 --disable_tqdm true",
-    "run_cmlm": "--max_steps 2 --per_device_train_batch_size 4 --max_seq_length 48 --disable_tqdm true",  # of 64 positions
+    # The tiny models have 64 positions.
+    "run_mirror": "--max_steps 2 --per_device_train_batch_size 40 --max_seq_length 48 --disable_tqdm true",
+    "run_cmlm": "--max_steps 2 --per_device_train_batch_size 4 --max_seq_length 48 --disable_tqdm true",
     "run_eval": "--skip_missing",
     "mirror.tools.demo": "--max_texts 50",
     "mirror.tools.distill": "--max_steps 2 --student layers:1",
