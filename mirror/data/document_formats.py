@@ -18,7 +18,6 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import accumulate
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 from xml.etree import ElementTree
@@ -341,7 +340,7 @@ def _python(text: str) -> Parsed:
             line = token.start[0]
             comments[line] = f"{comments.pop(line - 1, '')} {token.string.lstrip('# ')}".strip()
     found += [(line, Block("comment", comment)) for line, comment in comments.items() if _is_prose(comment)]
-    starts = [0, *accumulate(len(line) for line in text.splitlines(keepends=True))]
+    starts = [0, *(end.end() for end in re.finditer(r"\r\n?|\n", text))]  # `splitlines` also splits at a form feed
     found.sort(key=lambda each: each[0])
     return Parsed("", [block._replace(offset=starts[int(line) - 1]) for line, block in found])
 

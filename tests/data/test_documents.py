@@ -164,7 +164,7 @@ PYTHON = '''#!/usr/bin/env python
 
 # Set by the tests and read by nobody else.
 LIMIT = 3
-
+\f
 
 class CsvReader:
     """Read tables of comma-separated values.
