@@ -126,11 +126,33 @@ def test_ids_are_stored_beside_the_vectors(flags, tmp_path, monkeypatch):
         encode_file(monkeypatch, *(flag for flag in flags if flag not in ("--id_column", "sku")))
 
 
+def test_of_documents_each_passage_is_a_row_with_its_place(flags, bert_folder, tmp_path, monkeypatch):
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "a.md").write_text("# Guide\n\nThe cat runs.\n\n## Keys\n\nThe small key opens the old house.\n")
+    (folder / "b.md").write_text("```\nopen the house\n```\n")
+    flags[flags.index("--input_file") + 1] = folder
+    flags.append("--keep_text")
+    encode_file(monkeypatch, *flags)
+    columns = stored(tmp_path / "out")
+    texts = ["The cat runs.", "The small key opens the old house.", "open the house"]
+    assert columns["text"] == texts and columns["section"] == ["Guide", "Guide > Keys", ""]
+    places = [(Path(file).name, int(offset)) for file, offset in zip(columns["file"], columns["offset"], strict=True)]
+    assert places == [("a.md", 9), ("a.md", 33), ("b.md", 4)]
+    expected = Encoder.from_pretrained(bert_folder, "mean", 32).encode(texts)
+    np.testing.assert_allclose(columns["vector"], expected, rtol=0, atol=1e-6)
+    (folder / "a.md").write_text("# Guide\n\nThe cat runs.\n\n## Doors\n\nThe small key opens the old house.\n")
+    with pytest.raises(InputError, match="the input has changed"):  # a section is part of it
+        encode_file(monkeypatch, *flags)
+    with pytest.raises(InputError, match="documents have no columns or ids"):
+        encode_file(monkeypatch, *flags, "--id_column", "sku")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"--input_file": "absent.txt"}, "absent.txt: no such file"),
-        ({"--input_file": __file__}, "unknown ending"),
+        ({"--input_file": ROOT / "LICENSE"}, "unknown ending"),
         ({"--id_column": "body"}, "has no column 'body'"),
         ({"--text_column": "body"}, "has no column 'body'; it has text"),
         ({"--output_dir": __file__}, "cannot be a folder"),

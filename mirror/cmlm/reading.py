@@ -20,6 +20,7 @@ from mirror.common.errors import InputError
 from mirror.data.cache import map_rows
 from mirror.data.cleaning import clean
 from mirror.data.corpus import load_corpus, text_rows
+from mirror.data.documents import are_documents
 from mirror.data.files import check_text_file, expand_paths, lines_of
 from mirror.data.source import CorpusSource
 from mirror.data.tables import check_columns, columns_of, read_table, rows_of_file
@@ -50,6 +51,9 @@ def read_documents(source: CorpusSource, line_is_document: bool = False) -> Part
     """
     if source.dataset_name:
         return [load_corpus(source).rows]
+    if are_documents(source.train_file):
+        what = " ".join(source.train_file)
+        raise InputError(f"{what}: CMLM reads running text; give txt files with an empty line between documents")
     parts = []
     for path in expand_paths(source.train_file):
         if line_is_document or not path.name.removesuffix(".gz").endswith(".txt"):

@@ -21,7 +21,7 @@ from mirror.common.errors import InputError
 from mirror.data.cleaning import Corpus
 from mirror.data.docstrings import Docstring, search_pairs, split_name, training_texts
 from mirror.data.documents import Document, Passage, Section, read_documents
-from mirror.data.source import AUTO_PAIRS, PAIR_KINDS, CorpusSource
+from mirror.data.source import AUTO_PAIRS, PAIR_KINDS, CorpusSource, source_name
 
 
 if TYPE_CHECKING:
@@ -177,6 +177,8 @@ def document_corpus(
         tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_MODEL)
     documents = read_documents(source.train_file, tokenizer, max_tokens)
     passages = [passage for document in documents for section in document.sections for passage in section.prose]
+    if not passages:
+        raise InputError(f"{source_name(source)}: only code, no prose to train on; is it the right folder?")
     sizes = Counter(passage.file for passage in passages)
     numbers: dict[tuple, int] = {}
 

@@ -155,9 +155,19 @@ def read_documents(
         documents.append(_sections(file, title, kept))
     fit_passages(documents, tokenizer, max_tokens)
     total = sum(len(document.passages) for document in documents)
+    if not total:
+        raise InputError(f"{name}: headings and names, but no text under them; is it the right folder?")
     repeats = f"; left out {left_out:,} paragraphs that repeat over many files" if left_out else ""
     logger.info("Read %s passages from %s documents in %s%s", f"{total:,}", f"{len(documents):,}", name, repeats)
     return documents
+
+
+def passage_columns(paths: Sequence[str], tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> dict[str, list[str]]:
+    """Return the passages of documents, code included, in their order: `text`, and `file`, `offset` and `section` of each."""
+    documents = read_documents(paths, tokenizer, min(max_tokens, LONGEST))
+    passages = [passage for document in documents for passage in document.passages]
+    rows = [(each.text, each.file, str(each.offset), each.heading) for each in passages]
+    return dict(zip(("text", "file", "offset", "section"), map(list, zip(*rows, strict=True)), strict=True))
 
 
 def _parse_all(files: list[Path], num_proc: int | None) -> list[Parsed | str]:

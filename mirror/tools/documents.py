@@ -18,7 +18,7 @@ import sys
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.cli import Parser, configure_logging, positive
-from mirror.common.errors import run_main
+from mirror.common.errors import InputError, run_main
 from mirror.data.source import AUTO_PAIRS, PAIR_KINDS
 
 
@@ -43,6 +43,8 @@ def main() -> None:
 
     documents = read_documents(args.documents, tokenizer_of(args.model_name_or_path), args.max_seq_length)
     found = structure_pairs(documents, AUTO_PAIRS if "auto" in args.pairs else args.pairs)
+    if not found.pairs:
+        raise InputError(f"{' '.join(args.documents)}: no pairs; no heading, question, name or link leads to a text")
     rows = (pair._asdict() for pair in found.pairs)
     lines = (json.dumps({key: row[key] for key in row if key != "document"}, ensure_ascii=False) for row in rows)
     atomic_write_text(args.output, "".join(f"{line}\n" for line in lines))

@@ -8,7 +8,8 @@
     accelerate launch run_encode.py --model_name_or_path out/mirror --input_file 'corpus/*.parquet' \\
         --output_dir out/vectors
 
-Blank and duplicate rows are kept, and the column `row` counts from 0 over all files. After an interruption, the same
+Blank and duplicate rows are kept, and the column `row` counts from 0 over all files. Of documents (docs/documents.md)
+each passage is a row, with its file, offset and section. After an interruption, the same
 command resumes where it stopped. With accelerate launch each process encodes its own shards. The path of the output
 folder is printed on stdout. docs/scaling.md shows how to read the shards with Spark, Ray, faiss or a vector database.
 """
@@ -53,7 +54,8 @@ class ShardFolder:
     """The shards with one model's embeddings of one input, in the folder `path`.
 
         OUT/_manifest.json          settings that all vectors share; the numbers of rows and shards, once complete
-        OUT/shard-000000.parquet    row (int64), vector (list of numbers), scale (with int8), id (with ids), text (with keep_text)
+        OUT/shard-000000.parquet    row (int64), vector (list of numbers), scale (with int8), id (with ids), file, offset and
+                                    section (of documents), text (with keep_text)
         OUT/shard-000001.parquet    the next `shard_rows` rows, and so on; only the last shard may be shorter
 
     Shards are written atomically, so after a crash the same command continues with the missing shards. Programs that
@@ -110,14 +112,14 @@ class ShardFolder:
         return True
 
     def write(self, number: int, rows: dict[str, list[str]], vectors: np.ndarray) -> None:
-        """Write shard `number` atomically: N rows of `text`, and `id` if they have ids, and embeddings, (N, D) float32."""
+        """Write shard `number` atomically: N rows of `text` and the columns beside it, and embeddings, (N, D) float32."""
         stored, scale = encode_vectors(vectors, self.vector_type)
         flat = pa.array(np.ascontiguousarray(stored).reshape(-1))
         columns = {"row": pa.array(np.arange(len(vectors)) + number * self.shard_rows, pa.int64())}
         columns["vector"] = pa.FixedSizeListArray.from_arrays(flat, stored.shape[1])
         if scale is not None:
             columns["scale"] = pa.array(scale)
-        for name in ("id",) * ("id" in rows) + ("text",) * self.keep_text:
+        for name in [*(name for name in rows if name != "text"), *(["text"] if self.keep_text else [])]:
             columns[name] = pa.array(rows[name], pa.string())
         table = pa.table(columns).replace_schema_metadata({DIGEST: _digest(rows)})
         with atomic_path(self.shard(number)) as temporary:
@@ -138,7 +140,7 @@ class ShardFolder:
 
 
 def _digest(rows: dict[str, list[str]]) -> bytes:
-    return digest([rows["text"], rows["id"]] if "id" in rows else rows["text"]).encode()
+    return digest([*rows.values()] if len(rows) > 1 else rows["text"]).encode()
 
 
 def fill(
@@ -146,7 +148,7 @@ def fill(
 ) -> int:
     """Encode the missing shards of this process, with one shard in memory at a time.
 
-    Every process reads all rows (`text`, and `id` with ids), which is cheap compared to encoding, and encodes every
+    Every process reads all rows (`text`, and the columns to store beside the vectors), which is cheap compared to encoding, and encodes every
     `num_processes`-th shard. Returns the number of rows of the input. None at all is an InputError.
     """
     from datasets import Dataset
@@ -225,9 +227,18 @@ def main() -> None:
     configure_logging()
 
     # Imported here so that --help and errors in the flags are immediate. torch follows after the files are found.
+    from mirror.data.documents import are_documents, find_documents, passage_columns
     from mirror.data.files import expand_paths
 
-    expand_paths(args.input_file or ())
+    source = corpus_source(args)
+    if is_documents := are_documents(source.train_file):
+        if args.text_column or args.id_column or args.streaming:
+            raise InputError("documents have no columns or ids, and are no stream; leave out these flags")
+        next(find_documents(source.train_file), None)
+    else:
+        expand_paths(source.train_file)
+
+    from datasets import Dataset
 
     from mirror.common import trust
     from mirror.common.distributed import join_processes
@@ -243,11 +254,13 @@ def main() -> None:
 
     # ---- Rows, model, folder ---------------------------------------------------------------------------------------
     with state.main_process_first():
-        rows = text_rows(corpus_source(args), strip=False, id_column=args.id_column)
+        rows = None if is_documents else text_rows(source, strip=False, id_column=args.id_column)
     encoder = Encoder.from_pretrained(
         args.model_name_or_path, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt,
         args.prompt_name, args.truncate_dim,
     )  # fmt: skip
+    if is_documents:
+        rows = Dataset.from_dict(passage_columns(source.train_file, encoder.tokenizer, encoder.max_seq_length))
     common = {
         "pooling": encoder.pooling,
         "max_seq_length": encoder.max_seq_length,
@@ -289,7 +302,8 @@ def parse_arguments() -> Namespace:
     add_timeout(encoding)
     add = parser.add_argument_group("Texts").add_argument
     add("--input_file", nargs="+", metavar="F",
-        help="Path or glob of txt (one text per line), csv, tsv, json, jsonl or parquet files (default: --dataset_name).")  # fmt: skip
+        help="Path or glob of txt (one text per line), csv, tsv, json, jsonl or parquet files, or of documents and folders of "
+        "them, whose passages are the rows (default: --dataset_name).")  # fmt: skip
     add("--dataset_name", metavar="D", help="Hub id or path of a data set, instead of --input_file (default: none).")
     add("--dataset_config_name", metavar="C", help="Configuration of the data set (default: the only one).")
     add("--dataset_split", default="train", metavar="S", help="Split of the data set.")

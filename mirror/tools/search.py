@@ -198,14 +198,12 @@ def read_passages(name: str, encoder: Encoder) -> Dataset:
     """Return the distinct passages of documents as rows of `text`, and of file, offset and section to show."""
     from datasets import Dataset
 
-    from mirror.data.documents import LONGEST, read_documents
+    from mirror.data.documents import passage_columns
 
-    documents = read_documents([name], encoder.tokenizer, min(encoder.max_seq_length, LONGEST))
-    passages = {passage.text: passage for document in documents for passage in document.passages}.values()
-    places = ((each.file, str(each.offset), each.heading) for each in passages)
-    columns = [SHOWN + column for column in ("file", "offset", "section")]
-    rows = {"text": [each.text for each in passages]}
-    return Dataset.from_dict(rows | dict(zip(columns, map(list, zip(*places, strict=True)), strict=True)))
+    columns = passage_columns([name], encoder.tokenizer, encoder.max_seq_length)
+    last = list({text: row for row, text in enumerate(columns["text"])}.values())  # of each text
+    rows = Dataset.from_dict(columns).select(last)
+    return rows.rename_columns({column: SHOWN + column for column in columns if column != "text"})
 
 
 def read_queries(args: Namespace) -> dict[str, str]:

@@ -59,6 +59,12 @@ def test_bad_pair_files_are_named(tmp_path):
             read_pairs("--bitext_file", names, columns)
 
 
+def test_a_folder_of_documents_is_not_running_text(tmp_path):
+    (tmp_path / "a.md").write_text("# Guide\n\nThe cat runs.\n")
+    with pytest.raises(InputError, match="CMLM reads running text; give txt files"):
+        read_documents(CorpusSource((str(tmp_path),)))
+
+
 def test_labels_of_every_spelling(tmp_path):
     (tmp_path / "n.tsv").write_text(
         "premise\thypothesis\tlabel\na\tb\tENTAILMENT\nc\td\tneutral\ne\tf\t-\ng\th\tcontradiction\ni\tj\t2\n"

@@ -340,6 +340,19 @@ def test_names_that_match_no_document(tokenizer, tmp_path):
         load_corpus(tmp_path / "empty")
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("a.md", "# Only a title"), ("a.py", "def open_door():\n    return 1\n"), ("b.md", "```\ncode\n```")],
+)
+def test_documents_without_prose_are_one_line(name, content, tokenizer, tmp_path):
+    (tmp_path / name).write_text(content)
+    problem = "headings and names, but no text under them" if name[0] == "a" else "only code, no prose to train on"
+    with pytest.raises(InputError, match=f"{re.escape(str(tmp_path))}: {problem}"):
+        load_corpus(tmp_path)
+    if name == "b.md":  # a search may be for code
+        assert read(tmp_path, tokenizer) == [("", "code", "code")]
+
+
 def test_a_large_file_and_a_name_of_bytes(tokenizer, tmp_path, caplog):
     with (tmp_path / "large.html").open("wb") as file:
         file.truncate(100 << 20)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from mirror.common.errors import InputError
 from mirror.data.document_corpus import describe_pairs, structure_pairs
 from mirror.data.documents import read_documents
 from mirror.tools import documents as tool
@@ -79,3 +80,9 @@ def test_the_command_writes_pairs_and_a_report(documents, tmp_path, capsys, monk
         "offset": FILES["keys.html"].index("The king"),
     }
     assert capsys.readouterr().out.startswith("1 pairs\n  question   1; in ")
+    monkeypatch.setattr(
+        sys, "argv", ["mirror-documents", str(tmp_path / "0.md"), "--output", "none", "--pairs", "link"]
+    )
+    with pytest.raises(InputError, match=r"0\.md: no pairs; no heading, question, name or link leads to a text"):
+        tool.main()
+    assert not (tmp_path / "none").exists()

@@ -312,6 +312,20 @@ def test_the_base_model_is_read_from_the_record(tmp_path):
             demo.base_model(tmp_path)
 
 
+def test_of_documents_the_page_has_passages(folder, bert_folder, monkeypatch, tmp_path):
+    def show(before, after, texts, *_):
+        raise InputError(f"shows {texts}")
+
+    monkeypatch.setattr(demo_app, "build_demo", show)
+    (tmp_path / "a.md").write_text("# Guide\n\nThe cat runs.\n")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    flags = ["--before", str(bert_folder), "--texts", str(tmp_path), "--port", str(port)]
+    monkeypatch.setattr(sys, "argv", ["mirror-demo", str(folder / "out"), *flags])
+    with pytest.raises(InputError, match=re.escape("shows ['The cat runs.']")):
+        demo.main()
+
+
 def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch, tmp_path, capsys):
     def call(*flags):
         monkeypatch.setattr(sys, "argv", ["mirror-demo", str(folder / "out"), *map(str, flags)])
