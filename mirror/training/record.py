@@ -64,7 +64,8 @@ class RunRecord:
         settings: every setting that matters, as plain data (`collect_settings`).
         cosine_after_reload: lowest cosine between the encoder in memory and the saved one, by library.
         own_text, own_text_together: `OwnTextTest.compare` for each test on held-out texts, and `compare_together`.
-        held_out_views: alignment and uniformity on the held-out texts, with the same noise in every run.
+        held_out_views: alignment and uniformity on the held-out texts, with the same noise in every run. None without
+            `--eval_strategy`.
         kept: `mirror.training.selection.outcome`. None without `--keep`.
         distilled: measures of teacher and student by name. None: the run was no distillation, or was not compared.
     """

@@ -94,8 +94,9 @@ def noisy_views(encoder: Encoder, dataset: TwoViewDataset) -> tuple[Tensor, Tens
 class HeldOutScores:
     """Tests on the texts held out of a run: before, during and after training.
 
-    `criteria` are scorers for every evaluation: alignment and uniformity, and the tests. `tests` are those that fit the
-    texts. None fits: a line in the log, or an `InputError` for `--select_by own_text`.
+    `criteria` are scorers for every evaluation: alignment and uniformity, and the tests. `views` is the former with the
+    same noise in every run. Without evaluations there are neither. `tests` are those that fit the texts. None fits: a line
+    in the log, or an `InputError` for `--select_by own_text`.
     """
 
     def __init__(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, views: ViewSettings, args: MirrorConfig):
@@ -119,10 +120,12 @@ class HeldOutScores:
                 untested = "names and words are not tested: no test without labels follows synonyms or similarity"
                 logger.info("on your text: %s. %s", untested, measures)
         self.criteria: list[Scorer] = []
-        if args.eval_strategy != IntervalStrategy.NO:
-            self.criteria.append(alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views)))
-            if self.tests:
-                self.criteria.append(lambda encoder: {OWN_TEXT: combined_score(self.ranks(encoder))})
+        self.views: Scorer | None = None
+        if args.eval_strategy == IntervalStrategy.NO:
+            return
+        self.criteria.append(alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views)))
+        if self.tests:
+            self.criteria.append(lambda encoder: {OWN_TEXT: combined_score(self.ranks(encoder))})
         # A tenth of the words removed, which needs no mask token, and the dropout of training: the same noise in every
         # run, so that runs with different noise can be compared.
         same = replace(
@@ -136,7 +139,8 @@ class HeldOutScores:
 
     def compare(self, before: Sequence[np.ndarray], encoder: Encoder) -> dict:
         """Return what the record says of the held-out texts, from the ranks of the base model and the trained encoder."""
-        return compare_all(self.tests, before, self.ranks(encoder)) | {"held_out_views": self.views(encoder)}
+        found = compare_all(self.tests, before, self.ranks(encoder))
+        return found | {"held_out_views": self.views(encoder)} if self.views else found
 
 
 class CosinesOfBase:
