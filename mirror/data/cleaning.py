@@ -114,9 +114,10 @@ def _default_count(texts: int) -> int:
 def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Dataset | None]:
     """Take whole documents out of the corpus, those whose first row has the lowest hashes, until about `count` rows are held out.
 
-    The held-out rows keep the column `document`. A row whose text is on the other side is in neither part.
+    The held-out rows keep the column `document`. A row whose text is on the other side is in neither part. Raises an
+    `InputError` if every document has more than a `count` that was given.
     """
-    rows, rest = corpus.rows, corpus.rows.remove_columns("document")
+    rows, rest, is_given = corpus.rows, corpus.rows.remove_columns("document"), bool(count)
     count = _default_count(len(rows)) if count is None else count
     hashes = _row_hashes(rows, rest.column_names)
     _, first, document, sizes = np.unique(rows["document"], return_index=True, return_inverse=True, return_counts=True)
@@ -125,6 +126,8 @@ def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Data
     for number in np.argsort(hashes[first, 0]):
         if total < 0.9 * count and total + sizes[number] <= 1.1 * count:
             chosen[number], total = True, total + sizes[number]
+    if is_given and not total:
+        raise InputError(f"--validation_samples {count}: every document has at least {sizes.min():,} rows; give more")
     if not total:
         return replace(corpus, rows=rest), None
     held_out = chosen[document]

@@ -69,7 +69,9 @@ def test_documents_are_held_out_as_a_whole(folder, tokenizer, pairs):
     assert 48 <= len(held_out) == rest.held_out_rows <= 66 and "document" not in rest.rows.column_names
     assert not {document_of[text] for text in rest.rows["text"]} & {*held_out["document"]}
     assert len(rest.rows) + len(held_out) == len(corpus.rows)
-    assert hold_out(corpus, 0)[1] is None and hold_out(corpus, 2)[1] is None  # no document is that small
+    assert hold_out(corpus, 0)[1] is None
+    with pytest.raises(InputError, match="--validation_samples 2: every document has at least [0-9]+ rows; give more"):
+        hold_out(corpus, 2)
 
 
 def test_a_text_of_the_held_out_part_is_not_trained_on(tmp_path, tokenizer):
