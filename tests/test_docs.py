@@ -87,6 +87,7 @@ def parsed_by(module_name: str, argv: list[str]) -> dict:
     readers = [name for name in vars(module) if re.fullmatch(r"parse_(\w+_)?(arguments|flags)", name)]
     places = [(module, name) for name in readers] or [
         (argparse.ArgumentParser, "parse_args"),
+        (cli.Parser, "parse_args"),
         (HfArgumentParser, "parse_args_into_dataclasses"),
     ]
     with pytest.MonkeyPatch.context() as patch:

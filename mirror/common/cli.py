@@ -164,9 +164,10 @@ class Parser(OneLineErrors, argparse.ArgumentParser):
         self.add_version()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace=None) -> argparse.Namespace:
-        """Parse a command line. An argument that no flag takes is an `InputError`."""
-        self.refuse_leftover(self.parse_known_args(args)[1], sys.argv[1:] if args is None else args)
-        return super().parse_args(args, namespace)
+        """Parse a command line, flags before, between or after the others. An argument that no flag takes is an `InputError`."""
+        parsed, left = self.parse_known_intermixed_args(args, namespace)
+        self.refuse_leftover(left, sys.argv[1:] if args is None else args)
+        return parsed
 
 
 def add_trust(parser: argparse._ActionsContainer) -> None:
