@@ -129,9 +129,8 @@ def _contrastive(model: SentenceTransformer, texts: Sequence[str], args: argpars
         loss = losses.ContrastiveTensionLossInBatchNegatives(model)
     elif args.method == "gist":
         # Not within a view: both texts of a pair are the same, so the guide would not leave out a text as its own negative.
-        within = {"contrast_anchors": False, "contrast_positives": False}
         guide = SentenceTransformer(args.model_name_or_path)
-        loss = losses.GISTEmbedLoss(model, guide, temperature=0.05, **within)
+        loss = losses.GISTEmbedLoss(model, guide, 0.05, contrast_anchors=False, contrast_positives=False)
     else:
         loss = losses.MultipleNegativesRankingLoss(model)
     arguments = _arguments(SentenceTransformerTrainingArguments, args, batch_sampler=BatchSamplers.NO_DUPLICATES)

@@ -9,9 +9,9 @@
         --output_dir out/vectors
 
 Blank and duplicate rows are kept, and the column `row` counts from 0 over all files. Of documents (docs/documents.md)
-each passage is a row, with its file, offset and section. After an interruption, the same
-command resumes where it stopped. With accelerate launch each process encodes its own shards. The path of the output
-folder is printed on stdout. docs/scaling.md shows how to read the shards with Spark, Ray, faiss or a vector database.
+each passage is a row, with its file, offset and section. After an interruption, the same command resumes where it stopped.
+With accelerate launch each process encodes its own shards. The path of the output folder is printed on stdout.
+docs/scaling.md shows how to read the shards with Spark, Ray, faiss or a vector database.
 """
 
 from __future__ import annotations
@@ -148,8 +148,9 @@ def fill(
 ) -> int:
     """Encode the missing shards of this process, with one shard in memory at a time.
 
-    Every process reads all rows (`text`, and the columns to store beside the vectors), which is cheap compared to encoding, and encodes every
-    `num_processes`-th shard. Returns the number of rows of the input. None at all is an InputError.
+    Every process reads all rows (`text`, and the columns to store beside the vectors), which is cheap compared to
+    encoding, and encodes every `num_processes`-th shard. Returns the number of rows of the input. None at all is an
+    InputError.
     """
     from datasets import Dataset
 
@@ -227,16 +228,13 @@ def main() -> None:
     configure_logging()
 
     # Imported here so that --help and errors in the flags are immediate. torch follows after the files are found.
-    from mirror.data.documents import are_documents, find_documents, passage_columns
-    from mirror.data.files import expand_paths
+    from mirror.data.documents import are_documents, passage_columns
 
     source = corpus_source(args)
-    if is_documents := are_documents(source.train_file):
-        if args.text_column or args.id_column or args.streaming:
-            raise InputError("documents have no columns or ids, and are no stream; leave out these flags")
-        next(find_documents(source.train_file), None)
-    else:
-        expand_paths(source.train_file)
+    source.check_files()
+    is_documents = are_documents(source.train_file)
+    if is_documents and (args.text_column or args.id_column or args.streaming):
+        raise InputError("documents have no columns or ids, and are no stream; leave out these flags")
 
     from datasets import Dataset
 
