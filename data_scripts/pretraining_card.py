@@ -18,7 +18,7 @@ from transformers import BertForMaskedLM
 
 from mirror.common.errors import InputError
 from mirror.common.files import atomic_write_text
-from mirror.evaluation.plots import COLOURS, save
+from mirror.evaluation.plots import COLORS, save
 from mirror.training.checkpoints import last_complete_checkpoint
 
 
@@ -171,10 +171,10 @@ def draw_learning_curve(runs: Sequence[dict], path: Path) -> None:
     later_starts = list(accumulate(entry["tokens"] for entry in runs))[:-1]
     figure = Figure(figsize=(6.4, 4.4), layout="constrained")
     upper, lower = figure.subplots(2, sharex=True, height_ratios=(3, 1))
-    upper.plot(points[:, 0], points[:, 2], color=COLOURS[0])
+    upper.plot(points[:, 0], points[:, 2], color=COLORS[0])
     for tokens, _, loss in points[-1:]:
         upper.annotate(f"{loss:.3f}", (tokens, loss), xytext=(0, 6), textcoords="offset points", ha="center")
-    lower.plot(points[:, 0], points[:, 1], color=COLOURS[1])
+    lower.plot(points[:, 0], points[:, 1], color=COLORS[1])
     for axes in (upper, lower):
         for start in later_starts:
             axes.axvline(start / 1e6, color="0.8", linewidth=0.8, zorder=0)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
-from mirror.evaluation.plots import COLOURS, draw_histograms, draw_roc_curves, save
+from mirror.evaluation.plots import COLORS, draw_histograms, draw_roc_curves, save
 from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
 from studies.scores import Base, Score, base_of, column_header, published_scores, shown_columns
 from studies.study import AVERAGE
@@ -73,7 +73,7 @@ def _score_panels(figure: SubFigure | None, base: Base) -> tuple[float, float] |
             if ranks := base.facts.get("ranks"):  # Mirror-BERT Figure 8: bars behind the curve
                 behind = axes.twinx()
                 width = 0.8 * min(map(float, ranks))
-                behind.bar(list(map(float, ranks)), ranks.values(), width, color=COLOURS[0], alpha=0.3)
+                behind.bar(list(map(float, ranks)), ranks.values(), width, color=COLORS[0], alpha=0.3)
                 behind.set_ylabel("words of the test set")
             axes.set(xlabel=study.title.split(": ")[1], ylabel=header)
         else:
@@ -104,14 +104,14 @@ def _draw_scores(
 
     for row, score in ours.items():
         if limits := score.interval:
-            plot(limits, [row] * 2, "-", color=COLOURS[0], linewidth=1.5)
-            plot(score.values, [row] * len(score.values), "o", color=COLOURS[5], markersize=3.5, zorder=3)
+            plot(limits, [row] * 2, "-", color=COLORS[0], linewidth=1.5)
+            plot(score.values, [row] * len(score.values), "o", color=COLORS[5], markersize=3.5, zorder=3)
     line, dashes = ("", "") if along_x else ("-", "--")
     if ours:
         means = (score.mean for score in ours.values())
-        plot(means, ours, f"o{line}", color=COLOURS[0], markersize=5, zorder=4, label="ours")
+        plot(means, ours, f"o{line}", color=COLORS[0], markersize=5, zorder=4, label="ours")
     if theirs:
-        plot(theirs.values(), theirs, f"D{dashes}", color=COLOURS[1], markersize=4.5, zorder=3, label="published")
+        plot(theirs.values(), theirs, f"D{dashes}", color=COLORS[1], markersize=4.5, zorder=3, label="published")
 
 
 def _roc(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
@@ -136,7 +136,7 @@ def _agreement(figure: SubFigure | None, base: Base) -> tuple[float, float] | No
         of_row = [record for record in base.records if record["row"] == row]
         for number, record in enumerate(of_row):
             result = record["tasks"][f"selection_{criterion}"]
-            label, color = f"seed {record['seed']}, rho {result['main_score']:.2f}", COLOURS[number % len(COLOURS)]
+            label, color = f"seed {record['seed']}, rho {result['main_score']:.2f}", COLORS[number % len(COLORS)]
             axes.plot(result["criterion"], result["dev"], "o-", color=color, linewidth=0.6, markersize=4, label=label)
         axes.set(title=row, xlabel=labels[criterion])
         axes.locator_params(axis="x", nbins=5)
@@ -150,7 +150,7 @@ def _own_text(figure: SubFigure | None, base: Base) -> tuple[float, float] | Non
     if figure is None:
         return 7.2, 3.0 * -(-len(tasks) // 2)
     bases, corpora = (list(dict.fromkeys(map(of, runs))) for of in (base_of, lambda run: run["part"]))
-    colors, markers = dict(zip(corpora, COLOURS, strict=False)), dict(zip(bases, MARKERS, strict=False))
+    colors, markers = dict(zip(corpora, COLORS, strict=False)), dict(zip(bases, MARKERS, strict=False))
     grid = figure.subplots(-(-len(tasks) // 2), 2, squeeze=False)
     for axes, task in zip(grid.flat, tasks, strict=False):
         for corpus, name in product(corpora, bases):
@@ -175,7 +175,7 @@ def _trade(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     axes = figure.subplots()
     for run in runs:
         own_text, change = run["tasks"][OWN_TEXT], run["tasks"]["stsb"]["main_score"] - before[run["part"]]
-        style = {"color": COLOURS[methods.index(base_of(run))], "marker": MARKERS[corpora.index(run["part"])]}
+        style = {"color": COLORS[methods.index(base_of(run))], "marker": MARKERS[corpora.index(run["part"])]}
         axes.scatter(own_text["main_score"] - own_text["before"], change, s=30, **style)
     axes.margins(0.1)
     axes.axhline(0, color="gray", linewidth=0.6)
@@ -183,7 +183,7 @@ def _trade(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     for scale in (axes.set_xscale, axes.set_yscale):
         scale("symlog", linthresh=0.02)  # methods that destroy an encoder lie far from those that change it a little
     axes.set(xlabel="gain on its own text", ylabel="change of STS-B")
-    keys = [Line2D([], [], linestyle="", marker=MARKERS[0], color=color) for color in COLOURS[: len(methods)]]
+    keys = [Line2D([], [], linestyle="", marker=MARKERS[0], color=color) for color in COLORS[: len(methods)]]
     keys += [Line2D([], [], linestyle="", marker=marker, color="gray") for marker in MARKERS[: len(corpora)]]
     figure.legend(keys, [*methods, *corpora], loc="outside lower center", frameon=False, ncols=4, fontsize=8)
 
@@ -197,7 +197,7 @@ def _languages(figure: SubFigure | None, base: Base) -> tuple[float, float] | No
     for column, (row, result) in zip(grid.T, results.items(), strict=True):
         languages, matrix = result["languages"], np.asarray(result["matrix"])
         for axes, query in zip(column, QUERIES, strict=True):
-            colors = [COLOURS[language == query] for language in languages]
+            colors = [COLORS[language == query] for language in languages]
             axes.bar(languages, matrix[languages.index(query)], color=colors)
         column[0].set_title(row, fontsize=10)
     for axes, query in zip(grid[:, 0], QUERIES, strict=True):
@@ -213,7 +213,7 @@ def _plane(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     grid = figure.subplots(len(results), len(languages), squeeze=False)
     for line, (row, result) in zip(grid, results.items(), strict=True):
         for axes, language in zip(line, languages, strict=True):
-            for points, label, color in zip(result["points"][language], (language, "eng"), COLOURS, strict=False):
+            for points, label, color in zip(result["points"][language], (language, "eng"), COLORS, strict=False):
                 axes.scatter(*np.asarray(points).T, s=4, color=color, label=label)
             axes.legend(frameon=False, fontsize=8, loc="upper right")
         line[0].set_ylabel(row)

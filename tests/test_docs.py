@@ -42,7 +42,8 @@ NOT_OURS = {"pip", "pip-audit", "pip-licenses", "uv", "hf", "trackio", "pre-comm
 # Words of nobody's documentation but an earlier one of this project.
 DIALECT = re.compile(
     r"\btrainings\b|\ba training(?! (run|dictionary|set|step|text))|\bat hand\b|\bto be had\b|\bno time to speak of\b|\bof like length\b"
-    r"|\bas told\b|\bwhat is told\b|\bis told\b|\btwo roads\b|\bother readers\b|\bevery reader\b|\bfor everybody who\b|\bfor everyone who\b",
+    r"|\bas told\b|\bwhat is told\b|\bis told\b|\btwo roads\b|\bother readers\b|\bevery reader\b|\bfor everybody who\b|\bfor everyone who\b"
+    r"|colour|favour|neighbour|behaviour|modelling|labelled|licence|\b(normal|optim|organ|initial|token|summar)is(e|ed|es|er|ing)\b",  # American spelling
     re.IGNORECASE,
 )
 SOMETHING_MISSING = re.compile(r"is missing|are required|give either")
@@ -274,7 +275,7 @@ def test_the_errors_on_the_troubleshooting_page_are_those_that_the_code_raises()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
     )
     quoted = re.findall(r"`error: ([^`]+)`", text_of("docs/troubleshooting.md"))
-    assert len(quoted) > 20
+    assert len(quoted) > 10  # not an empty match
     pieces = [piece for message in quoted for piece in re.split(r"(?<=[;:,]) ", message)]  # which the code may join
     assert [piece for piece in pieces if piece.rstrip(";:, ") not in said] == []
 

@@ -73,7 +73,7 @@ def run_first_cell(monkeypatch, folder: Path, source: str) -> list[str]:
 @pytest.mark.parametrize(
     ("source", "first"),
     [
-        ("mirror-encoders", "pip download --quiet --no-deps --no-binary :all: {SOURCE} &&"),  # IPython fills it in
+        ("mirror-encoders", "pip download --quiet --no-deps --no-binary {SOURCE} {SOURCE} &&"),  # IPython fills it in
         ("https://github.com/someone/encoders", "git clone --quiet --depth 1 {SOURCE} mirror-encoders"),
     ],
 )

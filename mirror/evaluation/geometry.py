@@ -44,7 +44,7 @@ def tasks(data_dir: Path, options: Options) -> list[Task]:
         path = Path(options.isotropy_texts).resolve()
         file, texts = LineFile(str(path), ("text",)), f"the distinct lines of {path.name}"
         score = partial(score_lines, file)
-    protocol = f"Mirror-BERT Eq. 2 on {texts}, vectors not normalised"
+    protocol = f"Mirror-BERT Eq. 2 on {texts}, vectors not normalized"
     published = "Mirror-BERT Tables 9 and 14, whose values fit `isotropy_score_rows` (see docs/evaluation.md)"
     isotropy = {"dataset": "isotropy of sentence embeddings", "published": published}
     return [

@@ -29,7 +29,7 @@ FORMATS = (".png", ".svg", ".pdf")
 # The same figure gives the same bytes, and text stays text that journals accept.
 SETTINGS = {"svg.hashsalt": "mirror", "pdf.fonttype": 42}
 NO_DATE = {".png": {}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
-COLOURS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()  # Okabe and Ito, for color-blind readers
+COLORS = "#0072B2 #D55E00 #009E73 #CC79A7 #E69F00 #56B4E9 #000000".split()  # Okabe and Ito, for color-blind readers
 
 KINDS = ("positive", "negative")  # of pairs
 GAP = 0.8  # between two tasks, in bars
@@ -67,9 +67,9 @@ def draw_histograms(figure: Figure | SubFigure, histograms: Mapping[str, dict]) 
     filled = np.flatnonzero(sum(np.asarray(each[kind]) for each in histograms.values() for kind in KINDS))
     for axes, (name, histogram) in zip(panels, histograms.items(), strict=True):
         edges = np.asarray(histogram["bin_edges"])
-        for kind, colour in zip(KINDS, COLOURS, strict=False):
+        for kind, color in zip(KINDS, COLORS, strict=False):
             share = np.asarray(histogram[kind]) / max(1, sum(histogram[kind]))
-            axes.stairs(share, edges, fill=True, color=colour, alpha=0.55, label=f"{kind} pairs")
+            axes.stairs(share, edges, fill=True, color=color, alpha=0.55, label=f"{kind} pairs")
         axes.set(ylabel="share of pairs", xlim=(edges[filled[0]], edges[filled[-1] + 1]))
         axes.set_title(name, loc="left", fontsize=10)
     panels[0].legend(frameon=False)
@@ -88,9 +88,9 @@ def draw_roc_curves(figure: Figure | SubFigure, curves: Mapping[str, dict]) -> N
     axes = figure.subplots()
     axes.plot([0, 1], [0, 1], color="0.7", linewidth=1, linestyle="--")
     for number, (name, result) in enumerate(curves.items()):
-        curve, colour = result["roc_curve"], COLOURS[number % len(COLOURS)]
+        curve, color = result["roc_curve"], COLORS[number % len(COLORS)]
         label = f"{name} (AUC {result['main_score']:.3f})"
-        axes.plot(curve["false_positive_rate"], curve["true_positive_rate"], color=colour, label=label)
+        axes.plot(curve["false_positive_rate"], curve["true_positive_rate"], color=color, label=label)
     axes.set(xlabel="false positive rate", ylabel="true positive rate", xlim=(0, 1), ylim=(0, 1), aspect="equal")
     axes.legend(loc="lower right", frameon=False, fontsize=9)
 
@@ -103,8 +103,8 @@ def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], ti
     axes = figure.subplots()
     image = axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
     for (row, column), share in np.ndenumerate(matrix):
-        colour = "white" if share > 0.5 else "black"
-        axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=colour, fontsize=9)
+        color = "white" if share > 0.5 else "black"
+        axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=color, fontsize=9)
     axes.set_xticks(range(len(languages)), languages)
     axes.set_yticks(range(len(languages)), languages)
     axes.set(xlabel="language retrieved", ylabel="language of the query")
@@ -124,7 +124,7 @@ def translation_scatter(
     axes = figure.subplots()
     axes.plot(*pairs.transpose(2, 1, 0), color="0.8", linewidth=0.6, zorder=1)
     for side, (name, marker) in enumerate(zip(names, "o^", strict=True)):
-        axes.scatter(*pairs[:, side].T, s=18, color=COLOURS[side], marker=marker, label=name, zorder=2)
+        axes.scatter(*pairs[:, side].T, s=18, color=COLORS[side], marker=marker, label=name, zorder=2)
     axes.set(xlabel="first principal component", ylabel="second principal component")
     axes.legend(frameon=False)
     return save(figure, path, title)
@@ -166,7 +166,7 @@ def _draw_bars(axes: Axes, tasks: Sequence[int], lines: Sequence[Line]) -> None:
     for line, drawn in zip(lines, bars, strict=True):
         model += line.kind == "scores"
         places, scores = ([bar[side] for bar in drawn] for side in (0, 1))
-        style = {"color": COLOURS[model % len(COLOURS)]} | (PUBLISHED if line.kind == "published" else {})
+        style = {"color": COLORS[model % len(COLORS)]} | (PUBLISHED if line.kind == "published" else {})
         container = axes.barh(places, scores, 0.88, label=line.label, **style)
         axes.bar_label(container, [f"{score:.3f}" for score in scores], padding=2, fontsize=6.5)
     axes.set(yticks=ticks, ylim=(top - 0.5 - GAP / 2, -0.5 - GAP / 2))
@@ -182,7 +182,7 @@ def ranking_bars(path: Path, scores: Mapping[str, tuple[float, float | None]], l
     axes = figure.subplots()
     values, margins = zip(*scores.values(), strict=True)
     ends = [margin or 0 for margin in margins]
-    axes.barh(list(scores), values, xerr=ends, color=COLOURS[0], ecolor=COLOURS[6], height=0.6)
+    axes.barh(list(scores), values, xerr=ends, color=COLORS[0], ecolor=COLORS[6], height=0.6)
     axes.invert_yaxis()
     axes.set(xlim=(min(0.0, *values), None), xlabel=label)
     return save(figure, path, "")

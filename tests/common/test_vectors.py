@@ -68,7 +68,7 @@ def test_equal_entries_come_by_lowest_index_also_at_the_last_place(block_bytes):
     assert (scores == scores[:, :1]).all()
 
 
-def test_there_are_never_more_neighbours_than_entries():
+def test_there_are_never_more_neighbors_than_entries():
     scores, indices = vectors.top_k(random_vectors(2, 0), random_vectors(3, 1), 10, use_faiss=False)
     assert scores.shape == indices.shape == (2, 3)
 

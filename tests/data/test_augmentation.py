@@ -79,7 +79,7 @@ def test_the_stated_share_of_tokens_is_masked_and_the_rest_stays():
     assert sum(row.count(4) for row in rows) / (40 * 500) == pytest.approx(0.15, abs=0.01)
     assert all(new in (4, old) for row in rows for new, old in zip(row, ids, strict=True))
     share_at_each_place = np.mean([[token == 4 for token in row] for row in rows], axis=0)
-    assert share_at_each_place.min() > 0.08 and share_at_each_place.max() < 0.22  # none is favoured
+    assert share_at_each_place.min() > 0.08 and share_at_each_place.max() < 0.22  # none is favored
 
 
 def test_words_are_said_twice_as_often_as_in_esimcse():

@@ -94,7 +94,7 @@ def test_training_mentions_on_request(ncbi):
     assert (plain["accuracy@5"], added["accuracy@5"]) == (959 / 960, 1)  # "gone" is the id of the second row named flu
 
 
-def test_xlbel_without_normalised_columns_is_lower_cased(tmp_path):
+def test_xlbel_without_normalized_columns_is_lower_cased(tmp_path):
     write_tsv(tmp_path / "biomed/xlbel/de_queries.tsv", ("cui", "mention"), [("D2", "FLU")] * 1000)
     task = task_named("xlbel_de", tmp_path)
     assert task.missing_files(tmp_path) == [str(tmp_path / "biomed/xlbel/dictionary.tsv")]

@@ -70,7 +70,7 @@ def test_train_test_set_in_another_language(tmp_path):
 
 
 def test_mrpc_reports_f1(tmp_path):
-    """Pairs of equal texts are paraphrases; ten of the forty test pairs are labelled as paraphrases but differ."""
+    """Pairs of equal texts are paraphrases; ten of the forty test pairs are labeled as paraphrases but differ."""
     pairs = [(f"{n % 6}", f"{(n + n % 2) % 6}", 1 - n % 2) for n in range(200)]
     rows = [("train", *pair) for pair in pairs[:160]]
     rows += [("test", a, b, 1 if n % 4 == 1 else label) for n, (a, b, label) in enumerate(pairs[160:])]

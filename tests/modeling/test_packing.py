@@ -273,7 +273,7 @@ def test_settings_that_need_padded_rows(options, reason):
         configure_noise_and_packing(tiny("bert"), **options, packing="on")
 
 
-def test_the_trial_notices_a_layer_that_mixes_neighbours():
+def test_the_trial_notices_a_layer_that_mixes_neighbors():
     model = tiny("bert")
     model.embeddings.register_forward_hook(lambda module, args, output: output + output.roll(1, dims=1))
     assert "BertModel computes other vectors for packed texts" in packing_unsupported_reason(model, "cls")

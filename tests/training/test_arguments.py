@@ -30,7 +30,7 @@ def recipe(tmp_path):
     return write
 
 
-def test_the_released_code_s_optimiser_is_the_default(parse):
+def test_the_released_code_s_optimizer_is_the_default(parse):
     training = parse("--model_name_or_path", "bert-base-uncased")
     training.resolve_for("bert-base-uncased", "bert")
     assert (training.learning_rate, training.lr_scheduler_type, training.weight_decay) == (2e-5, "constant", 0.01)
