@@ -18,11 +18,11 @@ from mirror.common.cli import Parser, configure_logging, hide_dataset_progress, 
 from mirror.common.errors import run_main
 from mirror.common.files import atomic_write_text, make_output_folder
 from mirror.evaluation.encoding import EncodeSettings, make_encode
-from mirror.evaluation.own_text import make_tests
+from mirror.evaluation.own_text import make_row_tests
 from mirror.evaluation.results import short_names
 from mirror.evaluation.run import make_plan
 from mirror.modeling.encoder import Encoder
-from mirror.tools.compare import by_own_text, by_tasks, read_texts
+from mirror.tools.compare import by_own_text, by_tasks, read_rows
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     configure_logging()
     hide_dataset_progress()
     output_dir = make_output_folder(args.output_dir)
-    tests, tasks = make_tests(read_texts(args)), make_plan(args.tasks, args.data_dir).tasks
+    tests, tasks = make_row_tests(read_rows(args)), make_plan(args.tasks, args.data_dir).tasks
     rows = []
     for model, name in zip(args.models, short_names(args.models), strict=True):
         path, colon, pooling = model.rpartition(":")

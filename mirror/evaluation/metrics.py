@@ -24,9 +24,6 @@ from mirror.data.augmentation import UNSPACED
 if TYPE_CHECKING:
     from mirror.modeling.encoder import Encode
 
-logger = logging.getLogger(__name__)
-logging.getLogger("bm25s").setLevel(logging.WARNING)
-
 MAIN = "ndcg@10"
 MEASURES = (MAIN, "mrr@10", "recall@10", "recall@100", "accuracy@1")
 DEPTH = 100  # of the longest measure
@@ -140,6 +137,7 @@ class BM25:
     def __init__(self, documents: Sequence[str]):
         import bm25s  # late, because every evaluation imports this module
 
+        logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets DEBUG
         self.size, self.vocabulary = len(documents), {}
         ids = [[self.vocabulary.setdefault(t, len(self.vocabulary)) for t in tokens(text)] for text in documents]
         self.index = bm25s.BM25(backend="numpy")

@@ -11,6 +11,7 @@ import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from mirror.data.augmentation import words
 from mirror.evaluation.metrics import BM25, Sample, margin
 from mirror.modeling.encoder import Encode, encode_sides
 
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +137,14 @@ def make_tests(
     except InputError as error:
         logger.info("on your text: %s", error)
     return tests or _single_text_tests(list(document_of), document_of)
+
+
+def make_row_tests(rows: Dataset) -> list[OwnTextTest]:
+    """Call `make_tests` with the columns of a corpus: text, and text_pair and document if it has them."""
+    columns = {"text": "texts", "text_pair": "second_texts", "document": "documents"}
+    return make_tests(
+        **{argument: rows[column][:] for column, argument in columns.items() if column in rows.column_names}
+    )
 
 
 def are_names(texts: Sequence[str]) -> bool:

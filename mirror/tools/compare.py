@@ -4,7 +4,8 @@
     mirror-compare A B C --texts docs.csv --text_column body --tasks my_queries --output_dir out/compare
     python -m mirror.tools.compare A B --tasks my_queries my_pairs.csv docs_search
 
-Without labels, each text has to be found among all texts, by some of its words and by its first half. With --tasks,
+Without labels, each text has to be found among all texts, by some of its words and by its first half, and each section
+of a folder of documents by its heading. With --tasks,
 which are tasks of run_eval.py or files of your own, these rank the encoders. BM25 takes part. Prints a table, the
 differences with 95% intervals, and what to do next. OUT gets compare.md, compare.svg and results.json.
 """
@@ -30,6 +31,8 @@ from mirror.common.errors import InputError, run_main
 
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from mirror.evaluation.metrics import Sample
     from mirror.evaluation.own_text import OwnTextTest
     from mirror.evaluation.run import PreparedTask
@@ -59,19 +62,20 @@ def main() -> None:
     from mirror.common.files import atomic_write_text, make_output_folder
     from mirror.evaluation import plots
     from mirror.evaluation.encoding import EncodeSettings, make_encode
-    from mirror.evaluation.own_text import make_tests
+    from mirror.evaluation.own_text import make_row_tests
     from mirror.evaluation.results import short_names
     from mirror.evaluation.run import make_plan
     from mirror.modeling.encoder import Encoder
     from mirror.modeling.read_checkpoint import checkpoint_settings
 
     trust.grant(args.allow_pickle, args.trust_remote_code)
-    texts = read_texts(args) if args.texts else []
+    rows = read_rows(args) if args.texts else None
     tasks = make_plan(args.tasks, args.data_dir).tasks if args.tasks else []
     try:
-        tests = [] if tasks else make_tests(texts)
+        tests = [] if tasks else make_row_tests(rows)
     except InputError as error:
         raise InputError(f"--texts {args.texts}: {error}; give more texts, or queries with --tasks") from error
+    texts = passages_of(rows) if rows else []
     output_dir = make_output_folder(args.output_dir)
 
     models = list(dict.fromkeys(args.models))
@@ -109,15 +113,21 @@ def main() -> None:
     logger.info("Saved compare.md, compare.svg and results.json to %s", output_dir)
 
 
-def read_texts(args: argparse.Namespace) -> list[str]:
-    """Return at most `--max_texts` of the distinct texts, evenly spread over the files."""
-    from mirror.data.corpus import load_texts
+def read_rows(args: argparse.Namespace) -> Dataset:
+    """Return at most `--max_texts` of the distinct rows, evenly spread over the files. Those of documents have their headings."""
+    from mirror.data.corpus import load_corpus
     from mirror.data.source import CorpusSource
 
-    found = load_texts(CorpusSource(train_file=[args.texts], text_column=args.text_column))
-    rows = np.linspace(0, len(found) - 1, min(args.max_texts, len(found)), dtype=int)
-    logger.info("Loaded %s texts from %s, %s used", f"{len(found):,}", args.texts, f"{len(rows):,}")
-    return [found[int(row)] for row in rows]
+    found = load_corpus(CorpusSource(train_file=[args.texts], text_column=args.text_column)).rows
+    chosen = np.linspace(0, len(found) - 1, min(args.max_texts, len(found)), dtype=int)
+    logger.info("Loaded %s texts from %s, %s used", f"{len(found):,}", args.texts, f"{len(chosen):,}")
+    return found.select(chosen)
+
+
+def passages_of(rows: Dataset) -> list[str]:
+    """Return the distinct texts of rows, without the headings of documents."""
+    seconds = rows["text_pair"] if "text_pair" in rows.column_names else [""] * len(rows)
+    return list(dict.fromkeys(pair or text for text, pair in zip(rows["text"], seconds, strict=True)))
 
 
 def facts_of(encoder: Encoder, texts: Sequence[str], batch_size: int) -> dict[str, float | int]:

@@ -23,7 +23,7 @@ from mirror.data.batches import both_views
 from mirror.data.corpus import load_texts
 from mirror.data.source import CorpusSource
 from mirror.data.views import TwoViewDataset, ViewSettings
-from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_all, make_tests
+from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_all, make_row_tests
 from mirror.evaluation.run import is_own, make_plan
 from mirror.evaluation.task import is_task
 from mirror.modeling.encoder import Encode, Encoder
@@ -41,7 +41,6 @@ BATCH_SIZE = 64
 NOISE_SEED = 0
 MAX_KEPT_TEXTS = 500  # 124,750 pairs
 MIN_KEPT_TEXTS = 20
-NAMES = {"text": "texts", "text_pair": "second_texts", "document": "documents"}  # of columns, for `make_tests`
 KEPT_KEY = f"eval_{KEEP}"
 
 
@@ -103,8 +102,7 @@ class HeldOutScores:
         self.tests: list[OwnTextTest] = []
         tests_required = args.select_by == OWN_TEXT
         try:
-            columns = {NAMES[column]: rows[column][:] for column in rows.column_names}
-            self.tests = make_tests(**columns)
+            self.tests = make_row_tests(rows)
         except InputError as error:
             if tests_required:
                 raise InputError(f"--select_by {OWN_TEXT}: {error}") from error

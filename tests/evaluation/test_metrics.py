@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 
 import numpy as np
@@ -105,6 +106,12 @@ def test_the_scores_are_those_of_the_formula_and_only_documents_with_a_word_are_
     ((found, fewer),) = zip(index.search([query], 5), index.search([query], 2), strict=True)
     assert found == [row for row in np.argsort(-expected, kind="stable") if expected[row] > 0]
     assert fewer == found[:2]
+
+
+def test_bm25_logs_nothing_about_its_index(caplog):
+    logging.getLogger("bm25s").setLevel(logging.DEBUG)  # as the import of bm25s does
+    BM25(["rain", "snow"])
+    assert not caplog.records
 
 
 def test_equal_documents_rank_by_row_at_every_depth():

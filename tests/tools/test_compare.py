@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+from argparse import Namespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import gmean
 
 from mirror.common.errors import InputError
-from mirror.evaluation.metrics import Sample
-from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_tests
+from mirror.evaluation.metrics import Sample, margin
+from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_together, make_row_tests, make_tests
 from mirror.modeling.encoder import Encoder
 from mirror.tools import compare
-from mirror.tools.compare import System, by_own_text, lexical_by_own_text, rank
+from mirror.tools.compare import System, by_own_text, lexical_by_own_text, rank, read_rows
 from tests.conftest import make_sentences
 from tests.evaluation.test_benchmark_formats import CORPUS, QUERIES, encode, write_qrels, write_rows
 from tests.evaluation.test_own_tables import SCORED
@@ -44,6 +46,27 @@ def run(bert_folder, tmp_path, monkeypatch, capsys):
         return printed.splitlines(), json.loads((tmp_path / "out" / "results.json").read_text())
 
     return compare_with
+
+
+def test_sections_of_documents_are_found_by_their_headings_and_resampled_by_document(run, bert_folder, tmp_path):
+    (tmp_path / "docs").mkdir()
+    for document in range(60):  # small ones, because large ones are resampled by chapter
+        sections = (
+            f"## {text.split()[0]} {document} {number}\n\n{text} {document}\n" for number, text in enumerate(TEXTS[:3])
+        )
+        (tmp_path / "docs" / f"{document}.md").write_text("\n".join(sections))
+    _, record = run("tiny", "--texts", "docs")
+    assert record["tests"]["headings"] == record["texts"] == 180
+    rows = read_rows(Namespace(texts=str(tmp_path / "docs"), text_column=None, max_texts=2000))
+    tests = make_row_tests(rows)
+    assert tests[0].kind == "headings" and len({*tests[0].documents}) == 60
+    encoder = Encoder.from_pretrained(bert_folder, "mean")
+    tiny = next(each for each in record["ranking"] if each["name"] == "tiny")
+    assert tiny["scores"]["headings"] == pytest.approx((1 / tests[0].ranks(encoder.encode)).mean())
+    by_document, by_query = (
+        by_own_text("tiny", encoder.encode, kind) for kind in (tests, [replace(t, documents=()) for t in tests])
+    )
+    assert tiny["margin"] == pytest.approx(margin(by_document.draws())) != pytest.approx(margin(by_query.draws()))
 
 
 def test_texts_without_labels_rank_encoders_and_bm25(run, bert_folder):
