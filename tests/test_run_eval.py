@@ -165,6 +165,13 @@ def test_errors_are_one_line(bert_folder, data_dir, tmp_path, monkeypatch, flags
     assert not (tmp_path / "out" / "results.json").exists()
 
 
+def test_a_wrong_name_is_reported_before_another_model_is_scored(bert_folder, data_dir, tmp_path, monkeypatch):
+    flags = ["--tasks", "rg65", "--pooling", "mean", "--data_dir", data_dir, "--output_dir", tmp_path / "out"]
+    with pytest.raises(InputError, match="cannot load model '/absent': there is no such folder"):
+        evaluate(monkeypatch, "--models", bert_folder, "/absent", *flags)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("names", [("m 1", "m_1"), ("a/x", "a x", "b/x", "a/x"), ("M", "m")])
 def test_two_models_never_write_to_one_folder(names, tmp_path):
     with pytest.raises(InputError, match=r"--models '.*' and '.*' would both write to .*; score one of them with"):

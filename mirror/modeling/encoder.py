@@ -101,7 +101,8 @@ class Encoder:
         pooling = pooling or known.get("pooling")
         if pooling is None:
             reason = f"{name_or_path} is a plain masked LM or decoder and does not say how to pool"
-            raise InputError(f"{reason}; pass --pooling with one of {', '.join(POOLING_MODES)}")
+            without = "a command without that flag needs an encoder, which mirror-train makes of it"
+            raise InputError(f"{reason}; pass --pooling with one of {', '.join(POOLING_MODES)}; {without}")
         warn_of_similarity(name_or_path, known)
         model, tokenizer = load_backbone(name_or_path, pooling, DTYPES[dtype])
         check_direction(model.config, pooling, name_or_path)

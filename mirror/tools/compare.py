@@ -66,9 +66,12 @@ def main() -> None:
     from mirror.evaluation.results import short_names
     from mirror.evaluation.run import make_plan
     from mirror.modeling.encoder import Encoder
-    from mirror.modeling.read_checkpoint import checkpoint_settings
+    from mirror.modeling.read_checkpoint import check_name, checkpoint_settings
 
     trust.grant(args.allow_pickle, args.trust_remote_code)
+    models = list(dict.fromkeys(args.models))
+    for model in models:  # a typo in the last name is reported before the first encoder is scored
+        check_name(model)
     rows = read_rows(args) if args.texts else None
     tasks = make_plan(args.tasks, args.data_dir).tasks if args.tasks else []
     try:
@@ -78,7 +81,6 @@ def main() -> None:
     texts = passages_of(rows) if rows else []
     output_dir = make_output_folder(args.output_dir)
 
-    models = list(dict.fromkeys(args.models))
     paths = dict(zip(short_names(models), models, strict=True))
     systems, lexical = [], lexical_by_own_text(tests) if tests else None
     for name, path in paths.items():

@@ -82,6 +82,7 @@ def main() -> None:
         components = save_student(Path(folder), kind, number, args.model, teacher, texts)
         trainer = DistillationTrainer(folder, config, texts, teacher, args.model, args.student, components)
     trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.corpus = replace(trainer.corpus, source=source)  # so that the next commands name the user's texts
     trainer.finish()
     with after_last_step(f"{args.output_dir} is not compared with its teacher"):
         try:

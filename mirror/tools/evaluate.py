@@ -58,13 +58,16 @@ def main() -> None:
     from mirror.evaluation.plots import draw_all
     from mirror.evaluation.published import find_rows
     from mirror.modeling.encoder import Encode, Encoder
+    from mirror.modeling.read_checkpoint import check_name
     from mirror.training.finish import after_scoring
 
     trust.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Scoring ---------------------------------------------------------------------------------------------------
-    output_dir = make_output_folder(args.output_dir)
     models = args.models or [args.model_name_or_path]
+    for model in models:  # a typo in the last name is reported before the first encoder is scored
+        check_name(model)
+    output_dir = make_output_folder(args.output_dir)
     paths = results.result_paths(models, output_dir)
     state = join_processes(args.ddp_timeout)
     if state.is_main_process:

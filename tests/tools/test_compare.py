@@ -110,6 +110,7 @@ def test_tasks_rank_them_where_there_are_labels(run):
         (["tiny", "--texts", "few.txt"], "--texts few.txt: only 0 held-out texts can be used .* queries with --tasks"),
         (["tiny", "--texts", "gone.txt"], "gone.txt: no such file"),
         (["absent/folder", "--texts", "texts.txt"], "absent/folder"),
+        (["tiny", "/absent", "--texts", "gone.txt"], "/absent"),  # before the texts are read
     ],
 )
 def test_mistakes_are_one_line(run, tmp_path, argv, message):

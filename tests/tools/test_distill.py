@@ -211,7 +211,7 @@ def run(monkeypatch, *argv) -> None:
         pytest.param("dimensions:8", marks=pytest.mark.slow),
     ],
 )
-def test_a_student_learns_and_its_card_compares_it(teacher, sentences, tmp_path, monkeypatch, capsys, student):
+def test_a_student_learns_and_its_card_compares_it(teacher, sentences, tmp_path, monkeypatch, capsys, caplog, student):
     texts = sentences + [f"{first} {second}" for first, second in zip(sentences, reversed(sentences), strict=True)] * 2
     texts += [f"{first} {second}" for first, second in zip(sentences, sentences[7:], strict=False)]
     write_tsv(tmp_path / "texts.tsv", ("number", "body"), enumerate(texts))
@@ -220,9 +220,11 @@ def test_a_student_learns_and_its_card_compares_it(teacher, sentences, tmp_path,
     out = tmp_path / "out"
     flags = ["--texts", tmp_path / "texts.tsv", "--text_column", "body", "--student", student, "--output_dir", out]
     flags += ["--max_steps", 8]
+    caplog.set_level("INFO", "mirror")
     rate = 1e-4 if student.startswith("dimensions") else 1e-3  # it starts from the best projection
     run(monkeypatch, teacher, *flags, "--learning_rate", rate, "--tasks", "stsb_dev", "--data_dir", tmp_path)
 
+    assert f"search {out} {tmp_path / 'texts.tsv'} 'a query' --text_column body " in caplog.text
     _, _, table = capsys.readouterr().out.partition("measure\t")  # after the log of transformers
     lines = [line.split("\t") for line in f"measure\t{table}".splitlines()]
     assert lines[0] == ["measure", "teacher", "student"]
