@@ -164,6 +164,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         BaseConfig.__post_init__(self)
         self._set_evaluation_defaults()
 
+    repeats_pairs = False  # whether `fit_length` may train several passes, set by `resolve_for`
+
     def resolve_for(
         self,
         model_name_or_path: str,
@@ -190,7 +192,9 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         """
         of_level = None if direction else options.LEVELS[self.level].get("pooling")
         self.pooling = self.pooling or pooling or of_level or options.default_pooling(model_type, direction)
-        changed = options.encoder_settings(self.level, self.given, pairs, names) if self.pooling == pooling else {}
+        adapts = self.pooling == pooling
+        changed = options.encoder_settings(self.level, self.given, pairs, names) if adapts else {}
+        self.repeats_pairs = adapts and pairs and options.repeats_pairs(self.level, self.given)
         if own := self.own_length(pooling, length):
             changed["max_seq_length"] = own
         if not masks and self.masks_spans and not self.given & {*options.TEXT_NOISE}:
@@ -211,10 +215,19 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         keeps = self.pooling in (None, pooling) and "max_seq_length" not in self.given
         return length if keeps else None
 
-    def at_most_one_pass(self, texts: int) -> None:
-        """Train one pass where `resolve_for` set more steps: to repeat a few texts harms (docs/results.md)."""
-        texts_per_step = self.train_batch_size * self.world_size * self.gradient_accumulation_steps
-        if "max_steps" not in self.given and self.max_steps * texts_per_step > texts:
+    def fit_length(self, rows: int) -> None:
+        """Fit the default length of an adaptation to a corpus of so many rows.
+
+        Of texts the steps of `resolve_for`, at most one pass: to repeat a few texts harms (docs/results.md). Of pairs one
+        pass, or as many as fit into the same steps, at most ten: two steps change nothing (docs/documents.md).
+        """
+        rows_per_step = self.train_batch_size * self.world_size * self.gradient_accumulation_steps
+        if self.repeats_pairs:
+            passes = options.PAIR_STEPS // max(rows // rows_per_step, 1)
+            self.num_train_epochs = float(min(max(passes, 1), options.MAX_PASSES))
+            if self.num_train_epochs > 1:
+                logger.info("The corpus is small; training %d epochs", self.num_train_epochs)
+        elif "max_steps" not in self.given and self.max_steps * rows_per_step > rows:
             logger.info("The corpus is smaller than %d steps; training one epoch", self.max_steps)
             self.max_steps = -1
 

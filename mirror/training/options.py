@@ -44,6 +44,7 @@ ENCODER_SETTINGS = {"word": {}, "phrase": {"max_steps": 20}, "sentence": ADAPTIN
 ADAPTING_NAMES = {"span_mask_length": 2, "span_mask_min_chars": 8, "max_steps": 20}
 # The same for rows of two texts, which differ without noise (docs/documents.md).
 ADAPTING_PAIRS = {"augmentation": "none"}
+PAIR_STEPS, MAX_PASSES = 20, 10  # a short corpus of pairs is trained on for so many steps, in whole passes
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
 # Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
 ONE_CHOICE = (TEXT_NOISE, ("num_train_epochs", "max_steps"))
@@ -116,7 +117,8 @@ class MirrorRunOptions:
     max_grad_norm: float = flag(0.0, "Clip the gradient to this norm. 0 for no clipping.")
     num_train_epochs: float | None = flag(
         None,
-        "Number of passes over the texts, each with new masks. Default of the level: 2, 2, 1, 1. See --max_steps.",
+        "Number of passes over the texts, each with new masks. Default of the level: 2, 2, 1, 1, and of an encoder on few pairs as many "
+        f"as fit into {PAIR_STEPS} steps, at most {MAX_PASSES}. See --max_steps.",
     )
     max_steps: int = flag(
         -1,
@@ -357,3 +359,8 @@ def encoder_settings(
     elif names and adapts_texts:
         settings = ADAPTING_NAMES
     return {name: value for name, value in settings.items() if name not in fixed}
+
+
+def repeats_pairs(level: str, given: Collection[str]) -> bool:
+    """Return whether an encoder reads a small corpus of pairs several times: not words, and no length was `given`."""
+    return level in ("sentence", "passage") and not {*given} & {"num_train_epochs", "max_steps"}

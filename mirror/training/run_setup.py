@@ -124,7 +124,7 @@ def prepare_texts(
             corpus, rows = hold_out(corpus, args.validation_samples)
             check_batch_fits(corpus.rows, args)
         if not isinstance(corpus.rows, IterableDataset):
-            args.at_most_one_pass(len(corpus.rows))
+            args.fit_length(len(corpus.rows))
             # A last batch of one text has the loss 0. Several processes fill it with rows from the start.
             if (
                 not args.dataloader_drop_last

@@ -77,8 +77,30 @@ def test_what_the_user_says_of_the_length_wins_and_leaves_the_noise(flags):
 def test_the_steps_of_an_encoder_are_at_most_one_pass(texts, flags, steps, tmp_path):
     config = MirrorConfig(output_dir=str(tmp_path), per_device_train_batch_size=10, **flags)
     config.resolve_for("a/model", "bert", "mean")
-    config.at_most_one_pass(texts)
+    config.fit_length(texts)
     assert config.max_steps == steps
+
+
+@pytest.mark.parametrize(
+    "rows, flags, passes",
+    [
+        *[(10, {}, 10), (19, {}, 10), (30, {}, 6), (100, {}, 2), (110, {}, 1), (5000, {}, 1)],  # (rows, 10 a step)
+        *[(30, {"num_train_epochs": 2}, 2), (30, {"max_steps": 7}, 1), (30, {"level": "phrase"}, 2), (30, TWO, 10)],
+    ],
+    ids=str,
+)
+def test_few_pairs_are_repeated_in_whole_passes_of_at_most_20_steps(rows, flags, passes, tmp_path):
+    config = MirrorConfig(output_dir=str(tmp_path), per_device_train_batch_size=10, **flags)
+    config.resolve_for("a/model", "bert", "mean", pairs=True)
+    config.fit_length(rows)
+    assert config.num_train_epochs == passes and config.max_steps == flags.get("max_steps", -1)
+
+
+def test_few_pairs_of_a_masked_lm_are_read_once(tmp_path):
+    config = MirrorConfig(output_dir=str(tmp_path), per_device_train_batch_size=10)
+    config.resolve_for("a/model", "bert", None, pairs=True)
+    config.fit_length(30)
+    assert config.num_train_epochs == 1
 
 
 HELD_OUT, DISTINCT = "at most a tenth held out", "no repeated texts (--keep_duplicates)"
