@@ -170,9 +170,8 @@ EmbeddingGemma has a name of its own for it (`use_bidirectional_attention`), whi
 **A static encoder** has no dropout. Its default learning rate is larger (`--learning_rate`). model2vec leaves unknown tokens out of the mean,
 and sentence-transformers and this project do not, so the vectors of texts with unknown tokens differ between the two libraries.
 
-**Long texts.** An encoder is trained on texts of its own length. Set `--level passage` for texts of 100 to 500 tokens, which
-allows 512 for a language model. Memory grows with the number of tokens in a batch, so lower `--per_device_train_batch_size` or set
-`--mini_batch_size`.
+**Long texts.** An encoder is trained on texts of its own length, and on passages of documents of 128 tokens. `--level passage` allows
+512 for both. Memory grows with the number of tokens in a batch: lower `--per_device_train_batch_size` or set `--mini_batch_size`.
 
 **Models that need remote code** are refused without `--trust_remote_code`. Instead of NeoBERT choose ModernBERT or EuroBERT, instead of
 nomic-embed-text-v2-moe choose nomic-embed-text-v1.5 or jina-embeddings-v3.

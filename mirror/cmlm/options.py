@@ -91,9 +91,7 @@ class CMLMModelOptions:
 
     _argument_group_name = "Encoder"
 
-    from_scratch: bool = flag(
-        False, "Whether to start from random weights, with the model's architecture and tokenizer."
-    )
+    from_scratch: bool = flag(False, "Whether to start from random weights, with its architecture and tokenizer.")
     pooling: Annotated[str, one_of(POOLINGS)] = flag(
         "mean", f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}."
     )
@@ -105,7 +103,7 @@ class CMLMModelOptions:
         15, "Number N of vectors before s2, v included. 0 trains a plain masked LM for comparison."
     )
     skip_connection: bool = flag(
-        False, "Whether to join the projected vectors to the outputs of s2 ('skip' in Table 7)."
+        False, "Whether to join the projected vectors to the outputs of s2 ('skip', Table 7)."
     )
     sentence_vector: Annotated[str, one_of(("pooled", "proj"))] = flag(
         "pooled", "Sentence vector of the saved encoder: pooled (v), or proj (the mean of P(v), 'proj' in Table 7)."

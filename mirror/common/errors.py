@@ -175,9 +175,7 @@ def _check_folders() -> None:
     except OSError as error:
         raise InputError("the current folder does not exist any more; cd to another one") from error
     if os.path.expanduser("~") == "~" and not os.environ.get("HF_HOME"):  # a user id without an entry in /etc/passwd
-        raise InputError(
-            "this user has no home folder for caches; set HOME or HF_HOME to a folder that can be written"
-        )
+        raise InputError("this user has no home folder for caches; set HOME or HF_HOME to one that can be written")
 
 
 def _path_failure(error: OSError) -> str | None:

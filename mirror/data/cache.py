@@ -201,9 +201,7 @@ def _retry_truncated(make: Callable[[bool], Dataset | IterableDataset]) -> Datas
     except (
         json.JSONDecodeError
     ) as error:  # of a file of the user, or of a description in the cache, which is not named
-        fix = (
-            f"if your files are right, delete the dataset_info.json that is cut in {datasets.config.HF_DATASETS_CACHE}"
-        )
+        fix = f"if your files are right, delete the dataset_info.json cut in {datasets.config.HF_DATASETS_CACHE}"
         raise InputError(f"not JSON ({one_line(error)}); {fix}") from error
     except (OSError, pa.ArrowInvalid) as error:
         # Subclasses of these mean something else: a missing file, or the network.

@@ -219,9 +219,7 @@ class RowForm(NamedTuple):
         if self.pair_separator:
             texts = [text.strip() for text in cells[0].split(self.pair_separator)] if cells[0].strip() else ["", ""]
             if len(texts) != 2:
-                raise InputError(
-                    f"{name}, line {number}: {len(texts)} texts around '{self.pair_separator}', expected 2"
-                )
+                raise InputError(f"{name}, line {number}: {len(texts)} texts around '{self.pair_separator}', not 2")
             cells[:1] = texts
         return cells
 

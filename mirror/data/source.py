@@ -25,9 +25,7 @@ class SourceArguments:
         "folders or globs. Or documents: a folder or files of Markdown, HTML and others (docs/documents.md). Default: the "
         "docstrings of the Python packages on this machine.",
     )
-    dataset_name: str | None = flag(
-        None, "Name of a Hub dataset, or path to a local dataset folder, instead of files."
-    )
+    dataset_name: str | None = flag(None, "Name of a Hub dataset, or path to a dataset folder, instead of files.")
     dataset_config_name: str | None = flag(None, "Configuration of the dataset. Default: the only one.")
     dataset_split: str = flag("train", "Split of the dataset.")
     streaming: bool = flag(False, "Whether to read while training, for datasets larger than the disk.")
@@ -84,9 +82,7 @@ class CorpusSource(SourceArguments):
         None, "Share of pairs among the rows of documents. Default: all pairs, and each passage without one."
     )
     strict: bool = flag(False, "Whether to refuse a txt file with a line over 1 MB instead of leaving the line out.")
-    keep_duplicates: bool = flag(
-        False, "Whether to keep repeated rows. In a batch, two equal texts are false negatives."
-    )
+    keep_duplicates: bool = flag(False, "Whether to keep repeated rows. Equal texts in a batch are false negatives.")
 
 
 def source_name(source: CorpusSource) -> str:

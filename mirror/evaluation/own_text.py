@@ -267,9 +267,7 @@ def describe_scores(scores: Sequence[dict], together: dict[str, float] | None = 
         tests = "both" if len(scores) == 2 else "all"
         lines.append(line(together, f"{tests} together: the geometric mean of their mean reciprocal ranks"))
     if (documents := scores[0].get("documents", MIN_DOCUMENTS)) < MIN_DOCUMENTS:
-        lines.append(
-            f"  The texts are of {documents} documents or chapters only, so the numbers after ± are too small."
-        )
+        lines.append(f"  The texts are of {documents} documents or chapters only, so numbers after ± are too small.")
     decisive = together or scores[0]
     if any(each["test"] == "halves" and each["change"] < -each["margin"] for each in scores):
         lines.append("  Texts are matched more by their words and less by their meaning: try a lower --learning_rate.")

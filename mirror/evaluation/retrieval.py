@@ -71,9 +71,7 @@ class Retrieval(InMemoryMetric):
 
     def _info(self) -> evaluate.MetricInfo:
         features = datasets.Features({"predictions": datasets.Value("int64")})
-        return evaluate.MetricInfo(
-            "Share of queries with the answer among the top k, and mean of 1/rank.", "", features
-        )
+        return evaluate.MetricInfo("Share of queries with the answer among the top k, and mean 1/rank.", "", features)
 
     def _compute(self, predictions: list[int]) -> dict[str, float]:
         ranks = np.asarray(predictions)

@@ -13,7 +13,6 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
-from mirror.data.documents import LONGEST
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
 from mirror.modeling.encoder import Encoder, prompt_tokens
 from mirror.modeling.read_checkpoint import (
@@ -33,6 +32,10 @@ if TYPE_CHECKING:
     from mirror.training.config import MirrorConfig
 
 logger = logging.getLogger(__name__)
+
+PASSAGE_TOKENS = (
+    128  # of documents in training: longer ones take more time and memory, and gain nothing (docs/documents.md)
+)
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,11 @@ class BaseEncoder:
 
 
 def passage_length(model: str | PreTrainedModel, args: MirrorConfig) -> int:
-    """Return the tokens of a passage of documents: those of an encoder's texts, unless `args` has another number."""
+    """Return the tokens of a passage of documents: at most those of an encoder's texts, unless `args` has a number."""
     known = checkpoint_settings(name) if (name := model if isinstance(model, str) else model.name_or_path) else {}
     own = args.own_length(known.get("pooling"), known.get("max_seq_length"))
-    return min(own, LONGEST) if own else args.max_seq_length
+    longest = args.max_seq_length if args.level == "passage" else PASSAGE_TOKENS
+    return min(own, longest) if own else args.max_seq_length
 
 
 def load_base(

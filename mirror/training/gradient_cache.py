@@ -8,14 +8,19 @@ Size under Memory Limited Setup"). Knows nothing of models or trainers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import os
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 
+import psutil
 import torch
 from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 
 Batch = dict[str, Tensor]
+logger = logging.getLogger(__name__)
 
 
 def backward_through_cache(
@@ -47,6 +52,30 @@ def backward_through_cache(
         with synchronised(number == len(mini_batches)):
             embed(batch).backward(torch.cat(gradient))
     return loss.detach(), first.detach(), second.detach()
+
+
+def texts_in_memory(forward: Callable[[], Tensor], weights: Iterable[Tensor], texts: int, batch: int) -> int | None:
+    """Return how many texts of a `batch` fit into a third of the machine's memory, or None if all do.
+
+    By what autograd saves of `forward()`, which embeds `texts` such texts. The rest of the memory is for weights,
+    gradients and other programs. A system without free memory kills a process.
+    """
+    saved, own = {}, {weight.untyped_storage().data_ptr() for weight in weights}
+
+    def note(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()  # kept, or its place would be used again
+        return tensor
+
+    with torch.random.fork_rng(), saved_tensors_hooks(note, lambda tensor: tensor):
+        forward()
+    of_text = sum(storage.nbytes() for place, storage in saved.items() if place not in own) / texts
+    memory = psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    if of_text * batch <= memory / 3:
+        return None
+    fitting = max(int(memory / 3 / of_text), 1)
+    needs = f"{of_text * batch / 1e9:.0f} GB for {batch} texts, of {memory / 1e9:.0f}"
+    logger.info("memory: %s; --mini_batch_size %d, which takes a third more time", needs, fitting)
+    return fitting
 
 
 def random_state() -> list[Tensor]:

@@ -145,7 +145,8 @@ class EncoderOptions:
     )
     max_seq_length: TokenCount = flag(
         None,
-        "Maximum number of tokens per text. Default: the base encoder's own, or that of the level: 25, 25, 50, 512.",
+        "Maximum number of tokens per text. Default: the base encoder's own (of passages of documents at most 128), or that of the "
+        "level: 25, 25, 50, 512.",
     )
     prompt: str | None = flag(None, "Text before every text, never masked. '' for none. Default: the base model's.")
     prompt_name: str | None = flag(None, "Name of a prompt of the base model to use, such as query. Default: its own.")
@@ -231,11 +232,11 @@ class LossOptions:
     matryoshka_dims: Annotated[
         list[int] | None,
         condition(lambda dims: dims and min(dims) > 0 and len(set(dims)) == len(dims), "different positive numbers"),
-    ] = flag(
-        None, "Train the first D dimensions of the vectors too, for each of these D, e.g. 128 64. Default: all only."
-    )
+    ] = flag(None, "Train the first D dimensions of the vectors too, for each D, e.g. 128 64. Default: all only.")
     mini_batch_size: Annotated[int | None, at_least(1)] = flag(
-        None, "Number of texts in memory at once, by gradient caching, in a third more time. Default: the whole batch."
+        None,
+        "Number of texts in memory at once, by gradient caching, in a third more time. Default: the whole batch; on a CPU what fits "
+        "into a third of the memory.",
     )
     gather_negatives: bool = flag(
         False, "Whether to compare with the texts of all processes, not only this one's. The gradient is exact."

@@ -42,7 +42,7 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
         transformers_logging.disable_progress_bar()
     if Path(model_name_or_path).resolve() == EMBEDDED_MODEL:
         logger.info(
-            "model: the embedded mini-mlm, a small one for trying things out. Use --model_name_or_path for another"
+            "model: the embedded mini-mlm, a small one to try things out. Use --model_name_or_path for another"
         )
     make_writable(args.output_dir)
     if args.process_index == 0:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from contextlib import nullcontext, suppress
 from functools import partial
 from math import inf
 from pathlib import Path
 
 import datasets
+import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 from safetensors.torch import load_file, save_file
@@ -39,7 +40,7 @@ from mirror.training import selection
 from mirror.training.base_encoder import add_lora, load_base, merged, passage_length
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
-from mirror.training.gradient_cache import backward_through_cache
+from mirror.training.gradient_cache import backward_through_cache, texts_in_memory
 from mirror.training.losses import LossFunction, describe_loss, make_loss, name_of_loss, takes_false_negatives
 from mirror.training.options import KEEP_STEP
 from mirror.training.record import collect_settings
@@ -50,6 +51,8 @@ from mirror.training.selection import CosinesOfBase, Scorer
 
 logger = logging.getLogger(__name__)
 
+SAMPLED_ROWS = 16  # whose memory is measured, for batches of more than so many tokens
+FEW_TOKENS = 8192
 MONITORED_ROWS = 256  # alignment and uniformity are computed on at most this many rows of a step
 
 
@@ -181,10 +184,25 @@ class MirrorTrainer(EncoderTrainer):
             state = TrainerState.load_from_json(f"{checkpoint}/{TRAINER_STATE_NAME}")
             if 0 < state.max_steps <= state.global_step:  # nothing is left to train, so there is nothing to measure
                 return
+        is_whole = not isinstance(self.data_collator, MiniBatchCollator)
+        if is_whole and self.args.device.type == "cpu" and isinstance(self.train_dataset, Sized):
+            self._fit_into_memory()
         self._false_negatives = self._find_false_negatives()
         self._ranks_before = self.held_out.ranks(self.encoder(training=False)) if self.held_out else None
         if isinstance(self._score_kept, CosinesOfBase):
             self._score_kept.remember(self.encoder(training=False).encode)
+
+    def _fit_into_memory(self) -> None:
+        """Split batches of long texts into mini-batches if the machine has not enough memory."""
+        places = np.linspace(0, len(self.train_dataset) - 1, SAMPLED_ROWS).astype(int).tolist()
+        rows = self.data_collator(self.train_dataset.__getitems__(places))
+        rows.pop("rows", None)
+        batch_size = self.args.train_batch_size
+        if rows["attention_mask"].sum() * batch_size > FEW_TOKENS * SAMPLED_ROWS:
+            with self.accelerator.autocast():
+                forward = partial(self.embed, self.model.train(), rows)
+                size = texts_in_memory(forward, self.model.parameters(), SAMPLED_ROWS, batch_size)
+            self.data_collator = MiniBatchCollator(self.data_collator, size) if size else self.data_collator
 
     def _find_false_negatives(self) -> FalseNegatives | None:
         """Return what finds the false negatives of pairs in memory. A guide encodes all their texts."""

@@ -126,7 +126,7 @@ def test_a_missing_file_and_an_empty_glob(tmp_path):
 
 def test_a_line_that_is_no_pair_is_numbered(tmp_path):
     path = write(tmp_path / "a.txt", "a||b\nonly one\n")
-    with pytest.raises(InputError, match=r"line 2: 1 texts around '\|\|', expected 2"):
+    with pytest.raises(InputError, match=r"line 2: 1 texts around '\|\|', not 2"):
         load_corpus(CorpusSource(train_file=(str(path),), pair_separator="||"))
 
 

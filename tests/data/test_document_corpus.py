@@ -185,15 +185,16 @@ def test_texts_of_documents_are_passages_and_not_the_anchors_of_pairs(tmp_path):
 
 
 def test_passages_are_as_long_as_the_texts_of_the_encoder(folder, bert_folder, tmp_path):
-    """Not as the level's 50 tokens, and no chapters where an encoder reads 32,000."""
+    """Not as the level's 50 tokens, and 128 where an encoder reads 32,000."""
     plain, encoder = str(bert_folder), shutil.copytree(bert_folder, tmp_path / "encoder")
     settings = {"pooling": "mean", "max_seq_length": 16}
     lengths = {}
     for tokens in (16, 32_000):
         (encoder / "mirror_config.json").write_text(json.dumps(settings | {"max_seq_length": tokens}))
         lengths[tokens] = passage_length(str(encoder), MirrorConfig())
-    assert lengths == {16: 16, 32_000: 512} and passage_length(plain, MirrorConfig()) == 50
+    assert lengths == {16: 16, 32_000: 128} and passage_length(plain, MirrorConfig()) == 50
     assert passage_length(str(encoder), MirrorConfig(max_seq_length=24)) == 24
+    assert passage_length(str(encoder), MirrorConfig(level="passage")) == 512
     assert passage_length(str(encoder), MirrorConfig(pooling="cls")) == 50  # then it is no encoder
     assert passage_length(tiny_decoder("llama"), MirrorConfig()) == 50  # a model without a folder
 

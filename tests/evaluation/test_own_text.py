@@ -153,9 +153,7 @@ def test_few_documents_are_no_certainty(documents):
     test = OwnTextTest("headings", texts, texts, tuple(np.repeat(range(documents), 400 // documents)))
     found = test.compare(before, after)
     assert found["documents"] == documents and found["margin"] == pytest.approx(1.96 * 0.5 / 400**0.5, rel=0.15)
-    assert f"of {documents} documents or chapters only, so the numbers after ± are too small" in describe_scores(
-        [found]
-    )
+    assert f"of {documents} documents or chapters only, so numbers after ± are too small" in describe_scores([found])
 
 
 def test_headings_and_passages_of_documents_are_tested_and_bm25_is_beside():

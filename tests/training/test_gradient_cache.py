@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
-from mirror.training.gradient_cache import backward_through_cache, random_state, set_random_state
+from mirror.training import gradient_cache, trainer
+from mirror.training.gradient_cache import backward_through_cache, random_state, set_random_state, texts_in_memory
 from mirror.training.losses import info_nce
 from tests.tiny_trainer import make_trainer
 from tests.training.test_trainer import first_gradient
@@ -85,3 +88,53 @@ def test_training_with_mini_batches_is_training_without(bert_folder, sentences, 
     for key in ("loss", "alignment", "uniformity"):
         expected = whole.state.log_history[0][key]
         assert parts.state.log_history[0][key] == pytest.approx(expected, rel=max(tolerance, 1e-3))
+
+
+@pytest.fixture
+def memory(monkeypatch):
+    def set_memory(total: float) -> None:
+        monkeypatch.setattr(gradient_cache.psutil, "virtual_memory", lambda: SimpleNamespace(total=total))
+
+    return set_memory
+
+
+def test_the_memory_of_a_batch_is_that_of_what_autograd_saves(memory, monkeypatch):
+    network = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.5))
+    inputs = torch.randn(10, 6)
+    of_text = (6 + 8 + 8) * 4  # inputs, tanh and dropout's mask, in float32; not the weights
+    state = torch.get_rng_state()
+    fits = [(3 * 50 * of_text, None), (3 * 50 * of_text - 1, 49), (3 * 7.5 * of_text, 7), (1, 1)]
+    for total, expected in fits:
+        memory(total)
+        assert texts_in_memory(lambda: network(inputs), network.parameters(), 10, 50) == expected
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    memory(2 * 3 * 20 * of_text)
+    assert texts_in_memory(lambda: network(inputs), network.parameters(), 10, 50) == 20
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize("options", [{}, {"packing": "off"}, {"bf16": True}], ids=str)
+def test_a_batch_that_needs_too_much_memory_is_split(
+    bert_folder, sentences, tmp_path, memory, monkeypatch, caplog, options
+):
+    monkeypatch.setattr(trainer, "FEW_TOKENS", 0)
+    caplog.set_level(logging.INFO, "mirror")
+    flags = {"dropout_rate": 0.0, "max_steps": 1, "per_device_train_batch_size": 30, "logging_steps": 1, "seed": 3}
+    losses = {}
+    for total in (1e12, 1e6):
+        memory(total)
+        run = make_trainer(bert_folder, sentences, tmp_path / str(total), **flags, **options)
+        run.train()
+        losses[total] = run.state.log_history[0]["loss"]
+        run.train()  # splits no further
+        assert isinstance(run.data_collator, trainer.MiniBatchCollator) == (total == 1e6)
+    assert 1 <= run.data_collator.size < 30 and "--mini_batch_size" in caplog.text
+    assert losses[1e6] == pytest.approx(losses[1e12], rel=1e-2 if options.get("bf16") else 1e-5)
+
+
+def test_a_mini_batch_size_that_was_given_stays(bert_folder, sentences, tmp_path, memory, monkeypatch):
+    monkeypatch.setattr(trainer, "FEW_TOKENS", 0)
+    memory(1)
+    run = make_trainer(bert_folder, sentences, tmp_path, max_steps=1, mini_batch_size=8)
+    run.train()
+    assert run.data_collator.size == 8
