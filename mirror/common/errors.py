@@ -122,7 +122,8 @@ def run_main(main: Callable[[], None]) -> None:
     """Run a script's `main` and turn errors that the user can fix into one line on stderr.
 
     Exit with 2 after an `InputError`, a path that cannot be used, or a disk that is full or fails, with 1 if another process of a
-    distributed run failed, with 130 after Ctrl-C, and silently with 141 if the reader of stdout, such as `head`, has closed it.
+    distributed run failed or memory is too small, with 130 after Ctrl-C, and silently with 141 if the reader of stdout, such as
+    `head`, has closed it.
     """
     # What is imported stays, and looking for garbage among it takes a twelfth of a short run (Python's thresholds: 700, 10, 10).
     gc.set_threshold(50_000, 20, 50)
@@ -150,8 +151,8 @@ def run_main(main: Callable[[], None]) -> None:
         if (line := cache_failure(error) or _path_failure(error)) is None:
             raise
         _exit_with(line, 2)
-    except RuntimeError as error:
-        if (line := _peer_failure(error)) is None:
+    except (RuntimeError, MemoryError) as error:
+        if (line := _memory_failure(error) or _peer_failure(error)) is None:
             raise
         _exit_with(line, 1)
 
@@ -186,6 +187,13 @@ def _path_failure(error: OSError) -> str | None:
     if error.filename is None or not error.strerror:
         return None
     return f"{os.fsdecode(error.filename)}: {error.strerror}; check this path and your rights"
+
+
+def _memory_failure(error: RuntimeError | MemoryError) -> str | None:
+    said = "out of memory" in str(error) or "can't allocate memory" in str(error)  # of a GPU, of a CPU
+    if not (said or isinstance(error, MemoryError)):
+        return None
+    return f"out of memory ({one_line(error, 80)}); train with a lower --mini_batch_size, encode with a lower --batch_size"
 
 
 def _peer_failure(error: RuntimeError) -> str | None:

@@ -198,9 +198,7 @@ def _retry_truncated(make: Callable[[bool], Dataset | IterableDataset]) -> Datas
         rows = make(False)
         files = [] if isinstance(rows, IterableDataset) else [Path(file["filename"]) for file in rows.cache_files]
         truncated = [str(path) for path in files if not _has_end(path)]
-    except (
-        json.JSONDecodeError
-    ) as error:  # of a file of the user, or of a description in the cache, which is not named
+    except json.JSONDecodeError as error:  # of a user's file, or of a description in the cache, which is not named
         fix = f"if your files are right, delete the dataset_info.json cut in {datasets.config.HF_DATASETS_CACHE}"
         raise InputError(f"not JSON ({one_line(error)}); {fix}") from error
     except (OSError, pa.ArrowInvalid) as error:

@@ -162,9 +162,7 @@ def attend(
     if (seen := visible(length, scores, query.device)) is not None:
         mask = seen if mask is None else mask & seen
     bias = None if scores.bias is None else scores.bias[None, :, :length, :length]
-    if scores.softcap or (
-        dropout and (paired or query.device.type == "cpu")
-    ):  # SDPA draws its own masks, slowly on a CPU
+    if scores.softcap or (dropout and (paired or query.device.type == "cpu")):  # SDPA draws masks slowly on a CPU
         products = (query @ key.transpose(2, 3)).mul_(scores.scaling)  # (B, H, T, T)
         products = (products / scores.softcap).tanh() * scores.softcap if scores.softcap else products
         products = products if bias is None else products + bias

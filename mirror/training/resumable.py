@@ -106,9 +106,7 @@ class ResumableTrainer(Trainer):
             try:
                 self._load_best_model()
             except Exception as failure:
-                logger.warning(
-                    "%s cannot be loaded (%s); these are the weights of step %d", best, reason(failure), step
-                )
+                logger.warning("%s cannot be read (%s); these are the weights of step %d", best, reason(failure), step)
                 self.state.best_model_checkpoint = self.state.best_global_step = None
         return {"epoch": self.state.epoch}
 

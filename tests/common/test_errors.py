@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from mirror.common.errors import InputError, library_errors, run_main
@@ -73,3 +74,21 @@ def test_a_closed_pipe_ends_a_script_without_a_word(end):
     os.close(write)
     os.close(read)
     assert process.communicate()[1] == b"" and process.returncode == 141
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 20 bytes"),
+        MemoryError("MemoryError"),
+    ],
+)
+def test_too_little_memory_is_one_line_with_the_flags_that_need_less(error, capsys, monkeypatch):
+    def main():
+        raise error
+
+    monkeypatch.setattr("mirror.common.distributed.exit_process", sys.exit)
+    status, said = ends_with(main, capsys)
+    advice = "train with a lower --mini_batch_size, encode with a lower --batch_size"
+    assert (status, said) == (1, f"error: out of memory ({str(error)[:80]}); {advice}\n")
