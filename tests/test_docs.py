@@ -175,7 +175,8 @@ def check_script(module: str, argv: list[str]) -> None:
     place = argv.index("--") if "--" in argv else len(argv)
     values = parsed_by(module, argv)
     if argv[place + 1 :]:  # run_study.py hands these on
-        parsed_by("run_mirror", argv[place + 1 :])
+        is_cmlm = str(values.get("study")).startswith("cmlm")
+        parsed_by("run_cmlm" if is_cmlm else "run_mirror", argv[place + 1 :])
     if values.get("study"):
         find_study(values["study"])
     names = values.get("tasks") or values.get("eval_tasks") or []
