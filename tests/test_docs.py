@@ -176,7 +176,8 @@ def check_script(module: str, argv: list[str]) -> None:
     values = parsed_by(module, argv)
     if argv[place + 1 :]:  # run_study.py hands these on
         is_cmlm = str(values.get("study")).startswith("cmlm")
-        parsed_by("run_cmlm" if is_cmlm else "run_mirror", argv[place + 1 :])
+        documents = ["--train_file", "en.txt"] if is_cmlm else []  # which the study names
+        parsed_by("run_cmlm" if is_cmlm else "run_mirror", argv[place + 1 :] + documents)
     if values.get("study"):
         find_study(values["study"])
     names = values.get("tasks") or values.get("eval_tasks") or []

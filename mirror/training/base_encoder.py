@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PASSAGE_TOKENS = (
-    128  # of documents in training: longer ones take more time and memory, and gain nothing (docs/documents.md)
-)
+PASSAGE_TOKENS = 64  # of documents in training: more take longer and find no more (docs/documents.md)
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,7 @@ def load_base(
     longest = min(max(args.max_seq_length, known.get("max_seq_length") or 0), position_limit(model))
     kept = {key: value for key, value in kept.items() if value}
     kept |= {} if known.get("include_prompt", True) else {"include_prompt": False}
-    return BaseEncoder(
-        *(name, model, tokenizer, head, prompt, view_prompts, skipped, kept, encoder.dimension, longest)
-    )
+    return BaseEncoder(name, model, tokenizer, head, prompt, view_prompts, skipped, kept, encoder.dimension, longest)
 
 
 def direction_of(config: PretrainedConfig) -> str | None:
