@@ -16,10 +16,10 @@ from mirror.common.errors import INSTEAD, InputError, hub_failure, one_line
 from mirror.data.cache import load_dataset, map_rows
 from mirror.data.cleaning import Corpus, clean
 from mirror.data.docstrings import collect, training_texts
-from mirror.data.document_corpus import MAX_TOKENS, docstring_pairs, document_corpus, neighbor_pairs, pair_kinds
+from mirror.data.document_corpus import docstring_pairs, document_corpus, neighbor_pairs, pair_kinds
 from mirror.data.documents import are_documents
 from mirror.data.files import ending_of, expand_paths, reading
-from mirror.data.source import CorpusSource, source_name
+from mirror.data.source import PASSAGE_TOKENS, CorpusSource, source_name
 from mirror.data.tables import check_columns, check_ids, columns_of, read_rows, rows_of_file
 
 
@@ -36,7 +36,7 @@ AS_SPELLED = r"(large_)?(string|binary)|u?int|bool|null"  # types whose values p
 def load_corpus(
     source: CorpusSource | str | Path | Sequence[str | Path] | Table,
     tokenizer: Callable[[], PreTrainedTokenizerBase] | None = None,
-    max_tokens: int = MAX_TOKENS,
+    max_tokens: int = PASSAGE_TOKENS,
     **options,
 ) -> Corpus:
     """Read, check and clean texts to train on. Of equal rows the first is kept.

@@ -21,7 +21,7 @@ from mirror.common.errors import InputError
 from mirror.data.cleaning import Corpus
 from mirror.data.docstrings import Docstring, search_pairs, split_name, training_texts
 from mirror.data.documents import Document, Passage, Section, read_documents
-from mirror.data.source import AUTO_PAIRS, PAIR_KINDS, CorpusSource, source_name
+from mirror.data.source import AUTO_PAIRS, PAIR_KINDS, PASSAGE_TOKENS, CorpusSource, source_name
 
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ FREQUENT = (3, 0.005, 10)  # an anchor on more sections says little: at least 3,
 EXAMPLES = 3
 # A document with a larger share of all passages is split by chapter: a tenth is held out, and an interval needs five parts.
 LARGE_SHARE = 0.02
-MAX_TOKENS = 128  # of a passage, where nobody says
 # "1.2. " before a heading.
 NUMBERING = re.compile(r"^(\W*\d+)+[.):]?\s+(?=\w)")
 
@@ -158,7 +157,7 @@ def _short(text: str) -> str:
 
 
 def document_corpus(
-    source: CorpusSource, tokenizer: PreTrainedTokenizerBase | None = None, max_tokens: int = MAX_TOKENS
+    source: CorpusSource, tokenizer: PreTrainedTokenizerBase | None = None, max_tokens: int = PASSAGE_TOKENS
 ) -> Corpus:
     """Return pairs and passages of the documents of `source`, as rows of `text`, `text_pair` and `document`.
 

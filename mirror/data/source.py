@@ -11,6 +11,8 @@ from mirror.common.errors import InputError
 
 PAIR_KINDS = ("question", "title", "heading", "signature", "link", "neighbor")
 AUTO_PAIRS = PAIR_KINDS[:-1]  # neighbors share a topic, not a meaning, and outnumber all others
+# Of documents. Longer ones take more time, and with shorter ones headings gain less (docs/documents.md).
+PASSAGE_TOKENS = 128
 
 
 @dataclass

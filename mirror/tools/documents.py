@@ -19,7 +19,7 @@ import sys
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.cli import Parser, configure_logging, positive
 from mirror.common.errors import InputError, run_main
-from mirror.data.source import AUTO_PAIRS, PAIR_KINDS
+from mirror.data.source import AUTO_PAIRS, PAIR_KINDS, PASSAGE_TOKENS
 
 
 def main() -> None:
@@ -31,7 +31,8 @@ def main() -> None:
         help=f"Kinds of pairs: {', '.join(PAIR_KINDS)}, or auto for all of them but neighbor.")  # fmt: skip
     add("--model_name_or_path", default=str(EMBEDDED_MODEL), metavar="M",
         help="Model whose tokenizer counts the tokens of a passage. Default: the embedded model.")  # fmt: skip
-    add("--max_seq_length", type=positive, default=128, metavar="N", help="Maximum number of tokens per passage.")
+    add("--max_seq_length", type=positive, default=PASSAGE_TOKENS, metavar="N",
+        help="Maximum number of tokens per passage.")  # fmt: skip
     args = parser.parse_args()
     configure_logging(logging.INFO)
 

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from mirror.common.errors import InputError
+from mirror.data.source import PASSAGE_TOKENS
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
 from mirror.modeling.encoder import Encoder, prompt_tokens
 from mirror.modeling.read_checkpoint import (
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
     from mirror.training.config import MirrorConfig
 
 logger = logging.getLogger(__name__)
-
-PASSAGE_TOKENS = 64  # of documents in training: more take longer and find no more (docs/documents.md)
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,8 @@ def texts_in_memory(forward: Callable[[], Tensor], weights: Iterable[Tensor], te
     if of_text * batch <= memory / 3:
         return None
     fitting = max(int(memory / 3 / of_text), 1)
-    needs = f"{of_text * batch / 1e9:.0f} GB for {batch} texts, of {memory / 1e9:.0f}"
-    logger.info("memory: %s; --mini_batch_size %d, which takes a third more time", needs, fitting)
+    needs = f"{batch} texts need {of_text * batch / 1e9:.0f} GB, and a process has {memory / 1e9:.0f}"
+    logger.info("memory: %s; training with --mini_batch_size %d, in a third more time", needs, fitting)
     return fitting
 
 
