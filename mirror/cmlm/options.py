@@ -91,7 +91,7 @@ class CMLMModelOptions:
 
     _argument_group_name = "Encoder"
 
-    from_scratch: bool = flag(False, "Whether to start from random weights, with its architecture and tokenizer.")
+    from_scratch: bool = flag(False, "Whether to start from random weights, in the architecture of the model.")
     pooling: Annotated[str, one_of(POOLINGS)] = flag(
         "mean", f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}."
     )

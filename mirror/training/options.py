@@ -44,10 +44,11 @@ ENCODER_SETTINGS = {"word": {}, "phrase": {"max_steps": 20}, "sentence": ADAPTIN
 ADAPTING_NAMES = {"span_mask_length": 2, "span_mask_min_chars": 8, "max_steps": 20}
 # The same for rows of two texts, which differ without noise (docs/documents.md).
 ADAPTING_PAIRS = {"augmentation": "none"}
-PAIR_STEPS, MAX_PASSES = 20, 10  # a short corpus of pairs is trained on for so many steps, in whole passes
-TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
+PAIR_STEPS, MAX_PASSES = ADAPTING["max_steps"], 10  # of a short corpus of pairs, in whole passes
 # Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
-ONE_CHOICE = (TEXT_NOISE, ("num_train_epochs", "max_steps"))
+TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
+RUN_LENGTH = ("num_train_epochs", "max_steps")
+ONE_CHOICE = (TEXT_NOISE, RUN_LENGTH)
 LEVEL_TEXTS = {"word": "words", "phrase": "phrases", "sentence": "sentences", "passage": "passages"}
 STATIC_LEARNING_RATE = 1e-3  # the vectors of tokens are moved themselves, with no layer that multiplies the change
 # Above this many weights a model is trained by low-rank updates, at the rate that these need.
@@ -364,4 +365,4 @@ def encoder_settings(
 
 def repeats_pairs(level: str, given: Collection[str]) -> bool:
     """Return whether an encoder reads a small corpus of pairs several times: not words, and no length was `given`."""
-    return level in ("sentence", "passage") and not {*given} & {"num_train_epochs", "max_steps"}
+    return level in ("sentence", "passage") and not {*given} & {*RUN_LENGTH}
