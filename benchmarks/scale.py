@@ -138,8 +138,8 @@ def compare_corpora(args: Namespace) -> None:
             with open(f"{folder}/texts.txt", "w", encoding="utf-8") as file:
                 file.writelines(f"{text} {number}\n" for number, text in enumerate(made_up_sentences(count)))
             runs = [train(args, folder) for _ in range(2)]
-        rows.append((f"{count:,}", *(cell for s, size in runs for cell in (f"{s:.0f} s", f"{size:.2f} GB"))))
-    print(markdown(("rows", "first run", "peak memory", "second run", "peak memory"), rows))
+        rows.append((f"{count:,}", *(cell for s, size in runs for cell in (f"{s:.0f}", f"{size:.2f}"))))
+    print(markdown(("rows", "first run, s", "peak GB", "second run, s", "peak GB"), rows))
 
 
 def train(args: Namespace, folder: str) -> tuple[float, float]:

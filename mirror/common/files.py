@@ -111,6 +111,11 @@ def digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def text_digest(text: str, size: int = 8) -> bytes:
+    """Return `size` bytes that are a function of a text: to compare texts by, or to seed with."""
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest()
+
+
 def file_digest(path: str | Path) -> str:
     """Return the SHA-256 of a file."""
     found = hashlib.sha256()

@@ -1,12 +1,10 @@
 """Cleaning of a corpus: blank rows, repeated rows, texts that are held out of training, and a report.
 
-Texts are compared by hashes, and the result selects rows of a dataset that stays on disk. Memory grows by some 50 bytes per row,
-whatever the length of the texts.
+Texts are compared by hashes of 64 bits, and rows are selected of a dataset on disk: some 50 bytes of memory per row.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -15,6 +13,7 @@ import numpy as np
 from datasets import Dataset, IterableDataset
 
 from mirror.common.errors import InputError
+from mirror.common.files import text_digest
 from mirror.data.augmentation import augmentation_name, is_maskable
 from mirror.data.files import reading
 from mirror.data.source import CorpusSource, source_name
@@ -26,6 +25,7 @@ if TYPE_CHECKING:  # it imports torch
 
 READ_ROWS = 10_000  # rows in memory at once
 HELD_OUT_TEXTS = 1000
+REPORTED_ROWS = 1000  # whose tokens are counted where a run reads few of the rows
 
 
 @dataclass
@@ -45,8 +45,12 @@ class Corpus:
         if isinstance(self.rows, IterableDataset):
             with reading(source_name(self.source)):
                 return [row["text"] for row in self.rows.take(count)]
-        places = np.linspace(0, len(self.rows) - 1, min(count, len(self.rows))).astype(int)
-        return list(self.rows.select(places)["text"])
+        return list(self.rows.select(even_places(len(self.rows), count))["text"])
+
+
+def even_places(rows: int, count: int) -> list[int]:
+    """Return `count` numbers of rows from everywhere in a corpus, or all of fewer rows."""
+    return np.linspace(0, rows - 1, min(count, rows)).astype(int).tolist()
 
 
 def clean(rows: Dataset, source: CorpusSource | None = None) -> Corpus:
@@ -55,13 +59,11 @@ def clean(rows: Dataset, source: CorpusSource | None = None) -> Corpus:
     The columns of `rows` are stripped strings (`mirror.data.corpus.pick_columns` strips them).
     """
     source = source or CorpusSource()
-    hashes = np.stack([_hashes(rows, name, 16) for name in rows.column_names], axis=1)  # (N, columns, 2)
-    is_blank = (hashes == np.frombuffer(_digest("", 16), dtype=np.uint64)).all(axis=2)  # (N, columns)
-    position = np.flatnonzero(~is_blank.any(axis=1))
+    hashes = _hashes(rows, rows.column_names)  # (N, columns)
+    position = np.flatnonzero((hashes != _hash("")).all(axis=1))
     hashes = hashes[position]
-    order, is_new = _sorted_groups(hashes.reshape(len(hashes), 2 * hashes.shape[1]))
     is_first = np.zeros(len(hashes), dtype=bool)
-    is_first[order[is_new]] = True
+    is_first[_first_rows(hashes)] = True
     kept = np.ones_like(is_first) if source.keep_duplicates else is_first
     seen, limit = len(rows), source.max_train_samples
     if limit is not None and kept.sum() >= limit:  # rows after the last one that is kept count as not read
@@ -69,8 +71,8 @@ def clean(rows: Dataset, source: CorpusSource | None = None) -> Corpus:
         kept, is_first, hashes, position = kept[:end], is_first[:end], hashes[:end], position[:end]
         seen = int(position[-1]) + 1
     # Unordered pairs of rows that share a text. The same text twice in one row counts once.
-    differs = (hashes[:, 0] != hashes[:, -1]).any(axis=1)  # never in a corpus of one column
-    _, is_new = _sorted_groups(np.concatenate([hashes[:, 0], hashes[differs, -1]]))
+    differs = hashes[:, 0] != hashes[:, -1]  # never in a corpus of one column
+    _, is_new = _sorted_groups(np.concatenate([hashes[:, 0], hashes[differs, -1]])[:, None])
     counts = np.diff(np.flatnonzero(np.append(is_new, True)))
     pairs = int((counts * (counts - 1) // 2).sum())
     blank, repeated = seen - len(position), int((~is_first).sum())
@@ -91,19 +93,23 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
     rows = corpus.rows
     if isinstance(rows, IterableDataset):
         rows = Dataset.from_list(list(rows.take(10 * (count or HELD_OUT_TEXTS))))
-    hashes = _row_hashes(rows, rows.column_names)
-    distinct, first = np.unique(hashes[:, 0], return_index=True)
-    count = _default_count(len(distinct)) if count is None else count
+    hashes = _hashes(rows, rows.column_names)  # (N, columns)
+    first = _first_rows(hashes[:, :1])
+    texts = len(first)
+    count = _default_count(texts) if count is None else count
     if not count:
         return corpus, None
-    if count >= len(distinct):
-        raise InputError(f"--validation_samples {count}: the corpus has only {len(distinct):,} distinct texts")
-    chosen = distinct[:count]
+    if count >= texts:
+        raise InputError(f"--validation_samples {count}: the corpus has only {texts:,} distinct texts")
+    first = first[:count].copy()
+    chosen = hashes[first, 0]
     if isinstance(corpus.rows, IterableDataset):
         rest = corpus.rows.filter(_is_for_training, fn_kwargs={"held_out": frozenset(chosen.tolist())})
     else:
-        rest = rows.select(np.flatnonzero(~np.isin(hashes, chosen).any(axis=1)))
-    return replace(corpus, rows=rest, held_out_rows=count), rows.select(np.sort(first[:count]))
+        is_shared = hashes <= chosen[-1]
+        is_shared[is_shared] = np.isin(hashes[is_shared], chosen)
+        rest = rows.select(np.flatnonzero(~is_shared.any(axis=1)))
+    return replace(corpus, rows=rest, held_out_rows=count), rows.select(np.sort(first))
 
 
 def _default_count(texts: int) -> int:
@@ -119,7 +125,7 @@ def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Data
     """
     rows, rest, is_given = corpus.rows, corpus.rows.remove_columns("document"), bool(count)
     count = _default_count(len(rows)) if count is None else count
-    hashes = _row_hashes(rows, rest.column_names)
+    hashes = _hashes(rows, rest.column_names)
     _, first, document, sizes = np.unique(rows["document"], return_index=True, return_inverse=True, return_counts=True)
     total, chosen = 0, np.zeros(len(sizes), dtype=bool)
     # By one hash of each: the lowest hash of all its rows would choose large documents.
@@ -131,39 +137,42 @@ def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Data
     if not total:
         return replace(corpus, rows=rest), None
     held_out = chosen[document]
-    blank = np.frombuffer(_digest("", 8), dtype="<u8")
-    shared = np.isin(hashes, np.setdiff1d(hashes[held_out], blank)).any(axis=1)
+    shared = np.isin(hashes, np.setdiff1d(hashes[held_out], [_hash("")])).any(axis=1)
     kept = replace(corpus, rows=rest.select(np.flatnonzero(~shared)), held_out_rows=int(total))
     return kept, rows.select(np.flatnonzero(held_out))
 
 
-def _digest(text: str, size: int) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest()
+def _hash(text: str) -> np.uint64:
+    return np.uint64(int.from_bytes(text_digest(text), "little"))
 
 
-def _hashes(rows: Dataset, column: str, size: int) -> np.ndarray:
-    """Return hashes of `size` bytes of every text of a column, (N, size / 8) uint64."""
-    hashes = bytearray()
-    for batch in rows.select_columns([column]).iter(batch_size=READ_ROWS):
-        hashes += b"".join(_digest(text, size) for text in batch[column])
-    return np.frombuffer(hashes, dtype="<u8").reshape(-1, size // 8)
-
-
-def _row_hashes(rows: Dataset, columns: list[str]) -> np.ndarray:
+def _hashes(rows: Dataset, columns: list[str]) -> np.ndarray:
     """Return a hash of every text of these columns, (N, columns) uint64."""
-    return np.stack([_hashes(rows, column, 8)[:, 0] for column in columns], axis=1)
+    hashes, start = np.empty((len(rows), len(columns)), dtype="<u8"), 0
+    for batch in rows.select_columns(columns).iter(batch_size=READ_ROWS):
+        for number, column in enumerate(columns):
+            found = np.frombuffer(b"".join(map(text_digest, batch[column])), dtype="<u8")
+            hashes[start : start + len(found), number] = found
+        start += len(found)
+    return hashes
+
+
+def _first_rows(hashes: np.ndarray) -> np.ndarray:
+    """Return the numbers of the rows that are equal to no earlier one, sorted by their hashes."""
+    order, is_new = _sorted_groups(hashes)
+    return order[is_new]
 
 
 def _sorted_groups(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return a stable sorting order of (N, K), and whether each row in that order differs from the one before it."""
     order = np.lexsort(rows.T)
-    is_new = np.ones(len(rows), dtype=bool)
-    is_new[1:] = (rows[order[1:]] != rows[order[:-1]]).any(axis=1)
+    is_new, in_order = np.ones(len(rows), dtype=bool), rows[order]
+    is_new[1:] = (in_order[1:] != in_order[:-1]).any(axis=1)
     return order, is_new
 
 
 def _is_for_training(row: dict[str, str], held_out: frozenset[int]) -> bool:
-    return not any(int.from_bytes(_digest(text, 8), "little") in held_out for text in row.values())
+    return not any(_hash(text) in held_out for text in row.values())
 
 
 def second_text(text: str, text_pair: str) -> str:
@@ -186,10 +195,16 @@ def corpus_report(corpus: Corpus, dataset: TwoViews, batch_size: int) -> dict[st
     if isinstance(corpus.rows, IterableDataset):
         return {}
     settings = dataset.settings
-    lengths = dataset.lengths("first_ids")
-    column = "text_pair" if "text_pair" in corpus.rows.column_names else "text"
+    rows = corpus.rows
+    if dataset.few_are_read:
+        places = even_places(len(rows), REPORTED_ROWS)
+        rows, views = rows.select(places), dataset.__getitems__(places)
+        lengths = np.array([len(view["first_ids"]) for view in views])
+    else:
+        lengths = dataset.lengths("first_ids")
+    column = "text_pair" if "text_pair" in rows.column_names else "text"
     span = (settings.span_mask_length, settings.span_mask_min_chars)
-    texts = (map(second_text, batch["text"], batch[column]) for batch in corpus.rows.iter(batch_size=READ_ROWS))
+    texts = (map(second_text, batch["text"], batch[column]) for batch in rows.iter(batch_size=READ_ROWS))
     masked = sum(is_maskable(text, *span) for batch in texts for text in batch)
     chance = false_negative_chance(corpus.equal_pairs, corpus.read_rows, batch_size)
     return {
@@ -202,7 +217,8 @@ def corpus_report(corpus: Corpus, dataset: TwoViews, batch_size: int) -> dict[st
         "tokens_mean": float(lengths.mean()),
         "share_at_max_length": float((lengths >= settings.max_seq_length).mean()),
         "augmentation": augmentation_name(settings.augmentation),
-        "share_span_masked": masked / len(corpus.rows),
+        "share_span_masked": masked / len(rows),
+        "measured_rows": len(rows),
         "batch_size": batch_size,
         "false_negative_chance_with_duplicates": chance,
     }
@@ -215,12 +231,13 @@ def format_report(report: dict) -> str:
     low, median, high, longest = report["tokens_p5_p50_p95_max"]
     duplicates = "kept" if report["duplicates_kept"] else "dropped"
     chance = f"{report['false_negative_chance_with_duplicates']:.0%}"
+    of = f" of {report['measured_rows']:,} rows" if report["measured_rows"] < report["rows"] else ""
     lines = [
         f"  rows                 {report['rows']:,}, and {report['held_out_rows']:,} held out to test on",
         f"  duplicates           {report['duplicate_rows']:,} {duplicates}; with them {report['batch_size']}-row batches"
         f" would hold a false negative {chance} of the time",
         f"  blank rows           {report['blank_rows_dropped']:,} dropped",
-        f"  tokens per row       {low} / {median} / {high} / {longest} (5%, median, 95%, longest)",
+        f"  tokens per row       {low} / {median} / {high} / {longest} (5%, median, 95%, longest{of})",
         f"  cut at the limit     {report['share_at_max_length']:.1%} of the rows reach --max_seq_length",
         f"  span mask            applies to {report['share_span_masked']:.1%} of the rows"
         if report["augmentation"] == "span"

@@ -58,7 +58,9 @@ def expand_paths(patterns: Iterable[str]) -> list[Path]:
         if Path(pattern).is_file():  # before globbing, because a name may contain brackets
             found = [Path(pattern)]
         elif pattern and Path(pattern).is_dir():
-            found = sorted(path for path in Path(pattern).iterdir() if path.is_file() and _is_data(path))
+            # Names that begin so are the notes of an operating system or of an office program about another file.
+            found = (path for path in Path(pattern).iterdir() if not path.name.startswith((".", "~$")))
+            found = sorted(path for path in found if path.is_file() and ending_of(path) in ENDINGS)
         else:
             found = sorted(Path(name) for name in glob.glob(pattern, recursive=True) if Path(name).is_file())
         if not found:
@@ -69,11 +71,6 @@ def expand_paths(patterns: Iterable[str]) -> list[Path]:
         if ending_of(path) not in ENDINGS:
             raise InputError(f"{path}: unknown ending; one of {', '.join(ENDINGS)}, each also as .gz")
     return paths
-
-
-def _is_data(path: Path) -> bool:
-    # Names that begin so are the notes of an operating system or of an office program about another file.
-    return not path.name.startswith((".", "~$")) and ending_of(path) in ENDINGS
 
 
 def ending_of(path: Path | str) -> str:

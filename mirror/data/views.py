@@ -144,14 +144,20 @@ def tokenize_rows(
 class TwoViewDataset(TorchDataset):
     """Rows of `first_ids` and `second_ids` with the noise of one epoch, memory-mapped from the cache of `datasets`.
 
-    `texts` are rows of `text`, and `text_pair` for pairs. With `num_proc`, dill has to pickle noise of a user.
+    `texts` are rows of `text`, and `text_pair` for pairs. With `num_proc`, dill has to pickle noise of a user. With
+    `few_are_read` the views of a row are made when it is read. They are the same.
     """
 
     def __init__(
-        self, texts: Dataset, tokenizer: PreTrainedTokenizerBase, settings: ViewSettings, num_proc: int | None = None
+        self,
+        texts: Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        settings: ViewSettings,
+        num_proc: int | None = None,
+        few_are_read: bool = False,
     ):
         self.texts, self.tokenizer, self.settings, self.num_proc = texts, tokenizer, settings, num_proc
-        self.epoch = -1
+        self.arguments, self.few_are_read, self.epoch = {}, few_are_read, -1
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -159,29 +165,34 @@ class TwoViewDataset(TorchDataset):
         if epoch == self.epoch:
             return
         self.epoch = epoch
-        self.rows = map_rows(
-            self.texts,
-            tokenize_rows,
-            calls=(span_mask,),  # stands for all built-in noise: the source of its module is part of the key
-            user_function=self.settings.augmentation if callable(self.settings.augmentation) else None,
-            fn_kwargs={"tokenizer": self.tokenizer, "settings": self.settings, "epoch": epoch},
-            **{"batched": True, "with_indices": True, "num_proc": self.num_proc, "features": IDS},
-            remove_columns=self.texts.column_names,
-            desc=f"Two views of each text, epoch {epoch}",
-        )
+        self.arguments = {"tokenizer": self.tokenizer, "settings": self.settings, "epoch": epoch}
+        if not self.few_are_read:
+            self.rows = map_rows(
+                self.texts,
+                tokenize_rows,
+                calls=(span_mask,),  # stands for all built-in noise: the source of its module is part of the key
+                user_function=self.settings.augmentation if callable(self.settings.augmentation) else None,
+                fn_kwargs=self.arguments,
+                **{"batched": True, "with_indices": True, "num_proc": self.num_proc, "features": IDS},
+                remove_columns=self.texts.column_names,
+                desc=f"Two views of each text, epoch {epoch}",
+            )
 
     def lengths(self, column: str) -> np.ndarray:
         """Return the number of tokens of each row's `first_ids` or `second_ids`, (N,)."""
         return pc.list_value_length(self.rows.data.column(column)).to_numpy()
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.texts)
 
-    def __getitem__(self, index):
-        return self.rows[index]
+    def __getitem__(self, index: int) -> dict[str, list[int]]:
+        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, list[int]]]:
-        columns = self.rows[indices]
+        if self.few_are_read:
+            columns = tokenize_rows(self.texts[indices], indices, **self.arguments)
+        else:
+            columns = self.rows[indices]
         if "text_pair" in self.texts.column_names:  # whose false negatives are found by the numbers of their rows
             columns["row"] = indices
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -235,16 +246,3 @@ def _number(batch: dict[str, list[str]], rows: list[int]) -> dict[str, list[int]
 
 
 TwoViews = TwoViewDataset | StreamedTwoViewDataset
-
-
-def two_view_dataset(
-    texts: Dataset | IterableDataset,
-    tokenizer: PreTrainedTokenizerBase,
-    settings: ViewSettings,
-    batch_size: int,
-    num_proc: int | None = None,
-) -> TwoViews:
-    """Return the views of a dataset, or of a stream with `batch_size` texts in one step of all processes."""
-    if isinstance(texts, IterableDataset):
-        return StreamedTwoViewDataset(texts, tokenizer, settings, batch_size)
-    return TwoViewDataset(texts, tokenizer, settings, num_proc)

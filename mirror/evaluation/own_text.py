@@ -7,7 +7,6 @@ a text share few words. Names are found by a misspelling, pairs by their other s
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mirror.common.errors import InputError
+from mirror.common.files import text_digest
 from mirror.common.vectors import gold_ranks, unit_length
 from mirror.data.augmentation import words
 from mirror.evaluation.metrics import BM25, Sample, margin
@@ -172,7 +172,7 @@ def _single_text_tests(texts: Sequence[str], documents: Mapping[str, int] | None
 def some_words(text: str) -> str:
     """Return `QUERY_WORDS` of the words, in their order, chosen by the hash of the text."""
     spans = words(text)
-    chosen = np.random.default_rng(list(_digest(text))).choice(len(spans), QUERY_WORDS, replace=False)
+    chosen = np.random.default_rng(list(text_digest(text, 4))).choice(len(spans), QUERY_WORDS, replace=False)
     return " ".join(text[start:stop] for start, stop in (spans[at] for at in sorted(chosen)))
 
 
@@ -188,15 +188,11 @@ def misspelled(text: str) -> str:
     for start, stop in words(text):
         word = text[start:stop]
         if len(word) >= 4:
-            at = 1 + int.from_bytes(_digest(word), "little") % (len(word) - 3)
+            at = 1 + int.from_bytes(text_digest(word, 4), "little") % (len(word) - 3)
             word = word[:at] + word[at + 1] + word[at] + word[at + 2 :]
         pieces += [text[end:start], word]
         end = stop
     return "".join(pieces) + text[end:]
-
-
-def _digest(text: str) -> bytes:
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=4).digest()
 
 
 def _geometric_mean(values: Sequence) -> np.ndarray:

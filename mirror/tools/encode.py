@@ -38,7 +38,6 @@ from mirror.common.files import LOCK, atomic_path, atomic_write_text, digest, lo
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-    from mirror.data.source import CorpusSource
     from mirror.modeling.encoder import Encode
 
 logger = logging.getLogger(__name__)
@@ -229,8 +228,10 @@ def main() -> None:
 
     # Imported here so that --help and errors in the flags are immediate. torch follows after the files are found.
     from mirror.data.documents import are_documents, passage_columns
+    from mirror.data.source import CorpusSource
 
-    source = corpus_source(args)
+    given = {name: value for name, value in vars(args).items() if name in CorpusSource.__dataclass_fields__}
+    source = CorpusSource(train_file=tuple(args.input_file or ()), strict=True, **given)  # every line gets a row
     source.check_files()
     is_documents = are_documents(source.train_file)
     if is_documents and (args.text_column or args.id_column or args.streaming):
@@ -321,14 +322,6 @@ def parse_arguments() -> Namespace:
     if bool(args.input_file) == bool(args.dataset_name):
         parser.error("give either --input_file or --dataset_name")
     return args
-
-
-def corpus_source(args: Namespace) -> CorpusSource:
-    """Return the source of the rows, strict because every line gets a row."""
-    from mirror.data.source import CorpusSource
-
-    given = {name: value for name, value in vars(args).items() if name in CorpusSource.__dataclass_fields__}
-    return CorpusSource(train_file=tuple(args.input_file or ()), strict=True, **given)
 
 
 if __name__ == "__main__":

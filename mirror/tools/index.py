@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import xxhash
 from tqdm.auto import tqdm
 
@@ -102,7 +103,8 @@ def build_index(folder: str | Path, rows: Dataset, encode: Encode, encoder: str)
             while start < len(rows):
                 block = rows.select(range(start, min(start + BLOCK, len(rows)))).with_format("arrow")[:]
                 vectors = unit_length(encode(block.column("text").to_pylist()))
-                block = block.append_column(VECTOR, _as_lists(vectors))
+                lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+                block = block.append_column(VECTOR, lists)
                 table = table.add(block) and table if table else database.create_table(TABLE, block)
                 start += len(vectors)
                 bar.update(len(vectors))
@@ -137,12 +139,6 @@ def _digest(rows: Dataset) -> str:
                 text = cell.encode("utf-8", "surrogatepass")
                 found.update(len(text).to_bytes(8, "little") + text)
     return found.hexdigest()
-
-
-def _as_lists(vectors: np.ndarray):
-    import pyarrow as pa
-
-    return pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
 
 
 def _recall(index: TextIndex) -> float:

@@ -6,7 +6,6 @@ A student has fewer layers, one vector for each token (static), or fewer dimensi
 from __future__ import annotations
 
 import copy
-import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from mirror.common.errors import InputError
+from mirror.common.files import text_digest
 from mirror.common.vectors import unit_length
 from mirror.data.augmentation import crop
 from mirror.data.cleaning import Corpus
@@ -76,8 +76,7 @@ def cached(teacher: Encoder, role: str) -> EmbeddingCache:
 
 def piece(text: str) -> str:
     """Return consecutive words of a text, one to all of them, which depend on the text alone."""
-    seed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    rng = np.random.default_rng(list(seed))
+    rng = np.random.default_rng(list(text_digest(text)))
     return crop(text, rng.random(), rng)[0]
 
 

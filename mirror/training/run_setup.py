@@ -18,7 +18,7 @@ from mirror.data.batches import LengthGroupedRows
 from mirror.data.cleaning import Corpus, corpus_report, format_report, hold_out
 from mirror.data.files import reading
 from mirror.data.source import source_name
-from mirror.data.views import TwoViews, two_view_dataset
+from mirror.data.views import StreamedTwoViewDataset, TwoViewDataset, TwoViews
 from mirror.modeling.backbone import check_texts_are_known
 from mirror.modeling.read_checkpoint import load_config
 from mirror.training.checkpoints import AUTO, find_checkpoint
@@ -123,16 +123,13 @@ def prepare_texts(
         with reading(source_name(corpus.source)):
             corpus, rows = hold_out(corpus, args.validation_samples)
             check_batch_fits(corpus.rows, args)
-        if not isinstance(corpus.rows, IterableDataset):
+        is_stream = isinstance(corpus.rows, IterableDataset)
+        if not is_stream:
             args.fit_length(len(corpus.rows))
             # A last batch of one text has the loss 0. Several processes fill it with rows from the start.
-            if (
-                not args.dataloader_drop_last
-                and args.world_size == 1
-                and len(corpus.rows) % args.train_batch_size == 1
-            ):
-                why = "the last batch of an epoch has one text and no negatives; dropped"
-                logger.warning("--dataloader_drop_last false: %s", why)
+            is_one_left = args.world_size == 1 and len(corpus.rows) % args.train_batch_size == 1
+            if is_one_left and not args.dataloader_drop_last:
+                logger.warning("--dataloader_drop_last false: the last batch has one text and no negatives; dropped")
                 args.dataloader_drop_last = True
         held_out = None if rows is None else HeldOutScores(rows, tokenizer, views, args)
         if held_out is None and args.select_by:
@@ -143,11 +140,15 @@ def prepare_texts(
             reason = "--validation_samples 0" if args.validation_samples == 0 else small
             logger.info("on your text: no texts are held out to test on (%s)", reason)
         grouped = args.train_sampling_strategy == "group_by_length"
-        if grouped and isinstance(corpus.rows, IterableDataset):
-            by_length = "--train_sampling_strategy group_by_length"
-            raise InputError(f"{by_length} needs all texts at once; leave out --streaming or it")
+        if grouped and is_stream:
+            raise InputError("--train_sampling_strategy group_by_length needs all texts; leave out --streaming or it")
         step_rows = args.train_batch_size * args.world_size
-        dataset = two_view_dataset(corpus.rows, tokenizer, views, step_rows, args.preprocessing_num_workers)
+        if is_stream:
+            dataset = StreamedTwoViewDataset(corpus.rows, tokenizer, views, step_rows)
+        else:
+            read_rows = args.max_steps * step_rows * args.gradient_accumulation_steps  # below 0 of whole epochs
+            few = not grouped and 0 < 2 * read_rows < len(corpus.rows)
+            dataset = TwoViewDataset(corpus.rows, tokenizer, views, args.preprocessing_num_workers, few)
     report = corpus_report(corpus, dataset, args.train_batch_size)
     logger.info("corpus\n%s", format_report(report))
     if grouped:

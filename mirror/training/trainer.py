@@ -10,7 +10,6 @@ from math import inf
 from pathlib import Path
 
 import datasets
-import numpy as np
 import torch
 from datasets import Dataset, IterableDataset
 from safetensors.torch import load_file, save_file
@@ -25,7 +24,7 @@ from mirror.common.files import is_complete
 from mirror.common.vectors import alignment, uniformity
 from mirror.data.batches import FalseNegatives, MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.cache import content_of
-from mirror.data.cleaning import Corpus
+from mirror.data.cleaning import Corpus, even_places
 from mirror.data.corpus import as_corpus, has_pairs, load_corpus
 from mirror.data.source import source_settings
 from mirror.evaluation.encoding import EmbeddingCache, fingerprint
@@ -194,8 +193,7 @@ class MirrorTrainer(EncoderTrainer):
 
     def _fit_into_memory(self) -> None:
         """Split batches of long texts into mini-batches if the machine has not enough memory."""
-        places = np.linspace(0, len(self.train_dataset) - 1, SAMPLED_ROWS).astype(int).tolist()
-        rows = self.data_collator(self.train_dataset.__getitems__(places))
+        rows = self.data_collator(self.train_dataset.__getitems__(even_places(len(self.train_dataset), SAMPLED_ROWS)))
         rows.pop("rows", None)
         batch_size = self.args.train_batch_size
         if rows["attention_mask"].sum() * batch_size > FEW_TOKENS * SAMPLED_ROWS:

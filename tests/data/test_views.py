@@ -60,6 +60,17 @@ def test_processes_and_streams_give_the_same_rows(tokenizer, sentences):
     assert sorted(map(str, streamed)) == sorted(map(str, held))
 
 
+@pytest.mark.parametrize("has_pairs", [False, True])
+def test_views_made_when_they_are_read_are_the_same(tokenizer, sentences, has_pairs):
+    texts = Dataset.from_dict({"text": sentences} | ({"text_pair": sentences[::-1]} if has_pairs else {}))
+    held, read = TwoViewDataset(texts, tokenizer, SETTINGS), TwoViewDataset(texts, tokenizer, SETTINGS, None, True)
+    first = rows_of(held)
+    assert rows_of(read) == first
+    held.set_epoch(1), read.set_epoch(1)
+    indices = [40, 3, 77]
+    assert read.__getitems__(indices) == held.__getitems__(indices) != [first[index] for index in indices]
+
+
 def test_pairs_keep_their_sides(tokenizer):
     texts = Dataset.from_dict({"text": ["cat", "dog"], "text_pair": ["small cat", "large dog"]})
     dataset = TwoViewDataset(texts, tokenizer, SETTINGS)

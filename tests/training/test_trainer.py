@@ -8,7 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from mirror.common.errors import InputError
+from mirror.data.views import TwoViewDataset
 from mirror.modeling.encoder import Encoder
+from mirror.training import run_setup
 from tests.processes import run_two_processes
 from tests.tiny_trainer import make_trainer, weights
 
@@ -133,6 +135,22 @@ def test_the_seed_alone_gives_the_weights_with_any_number_of_workers(bert_folder
     assert not all(torch.equal(value, other[name]) for name, value in first.items())
     with pytest.raises(InputError, match="--dataloader_persistent_workers must stay false: every epoch has new masks"):
         make_trainer(bert_folder, sentences, tmp_path, dataloader_persistent_workers=True)
+
+
+def test_a_run_that_reads_few_texts_makes_only_their_views(bert_folder, sentences, tmp_path, monkeypatch):
+    short = make_trainer(bert_folder, sentences, tmp_path / "short", max_steps=2, learning_rate=1e-3)
+    before = weights(short)
+    assert short.train_dataset.few_are_read and short.corpus_report["rows"] == len(sentences)
+    short.train()
+    monkeypatch.setattr(run_setup, "TwoViewDataset", lambda *args: TwoViewDataset(*args[:-1]))
+    mapped = make_trainer(bert_folder, sentences, tmp_path / "mapped", max_steps=2, learning_rate=1e-3)
+    assert len(mapped.train_dataset.rows) == len(sentences) and not hasattr(short.train_dataset, "rows")
+    assert short.corpus_report == mapped.corpus_report  # of few rows
+    mapped.train()
+    assert all(torch.equal(value, weights(mapped)[name]) for name, value in weights(short).items())
+    assert not torch.equal(
+        weights(short)["embeddings.word_embeddings.weight"], before["embeddings.word_embeddings.weight"]
+    )
 
 
 def test_a_dev_task_chooses_the_checkpoint(bert_folder, sentences, tmp_path):
