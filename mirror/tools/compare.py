@@ -78,7 +78,8 @@ def main() -> None:
         tests = [] if tasks else make_row_tests(rows)
     except InputError as error:
         raise InputError(f"--texts {args.texts}: {error}; give more texts, or queries with --tasks") from error
-    texts = passages_of(rows) if rows else []
+    # Without the headings of documents.
+    texts = list(dict.fromkeys(row.get("text_pair") or row["text"] for row in rows or ()))
     output_dir = make_output_folder(args.output_dir)
 
     paths = dict(zip(short_names(models), models, strict=True))
@@ -124,12 +125,6 @@ def read_rows(args: argparse.Namespace) -> Dataset:
     chosen = np.linspace(0, len(found) - 1, min(args.max_texts, len(found)), dtype=int)
     logger.info("Loaded %s texts from %s, %s used", f"{len(found):,}", args.texts, f"{len(chosen):,}")
     return found.select(chosen)
-
-
-def passages_of(rows: Dataset) -> list[str]:
-    """Return the distinct texts of rows, without the headings of documents."""
-    seconds = rows["text_pair"] if "text_pair" in rows.column_names else [""] * len(rows)
-    return list(dict.fromkeys(pair or text for text, pair in zip(rows["text"], seconds, strict=True)))
 
 
 def facts_of(encoder: Encoder, texts: Sequence[str], batch_size: int) -> dict[str, float | int]:

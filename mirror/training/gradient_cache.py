@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import psutil
 import torch
@@ -21,6 +22,8 @@ from torch.autograd.graph import saved_tensors_hooks
 
 Batch = dict[str, Tensor]
 logger = logging.getLogger(__name__)
+CGROUPS = Path("/sys/fs/cgroup")  # `memory.max` is "max" without a limit
+CONTAINER_LIMITS = (CGROUPS / "memory.max", CGROUPS / "memory/memory.limit_in_bytes")  # of Linux, versions 2 and 1
 
 
 def backward_through_cache(
@@ -55,7 +58,7 @@ def backward_through_cache(
 
 
 def texts_in_memory(forward: Callable[[], Tensor], weights: Iterable[Tensor], texts: int, batch: int) -> int | None:
-    """Return how many texts of a `batch` fit into a third of the machine's memory, or None if all do.
+    """Return how many texts of a `batch` fit into a third of the memory of the machine or container, or None if all do.
 
     By what autograd saves of `forward()`, which embeds `texts` such texts. The rest of the memory is for weights,
     gradients and other programs. A system without free memory kills a process.
@@ -69,7 +72,9 @@ def texts_in_memory(forward: Callable[[], Tensor], weights: Iterable[Tensor], te
     with torch.random.fork_rng(), saved_tensors_hooks(note, lambda tensor: tensor):
         forward()
     of_text = sum(storage.nbytes() for place, storage in saved.items() if place not in own) / texts
-    memory = psutil.virtual_memory().total / int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+    limits = [path.read_text().strip() for path in CONTAINER_LIMITS if path.is_file()]
+    memory = min([psutil.virtual_memory().total, *(int(limit) for limit in limits if limit.isdigit())])
+    memory /= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if of_text * batch <= memory / 3:
         return None
     fitting = max(int(memory / 3 / of_text), 1)

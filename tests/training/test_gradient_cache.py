@@ -113,6 +113,16 @@ def test_the_memory_of_a_batch_is_that_of_what_autograd_saves(memory, monkeypatc
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(b"max\n", None), (b"9223372036854771712\n", None), (b"1056\n", 6)])
+def test_a_container_may_have_less_memory_than_its_machine(memory, monkeypatch, tmp_path, limit, expected):
+    (tmp_path / "memory.max").write_bytes(limit)
+    monkeypatch.setattr(gradient_cache, "CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "missing"))
+    memory(1e9)
+    network, inputs = nn.Sequential(nn.Linear(6, 8), nn.Tanh()), torch.randn(10, 6)
+    # (6 + 8) * 4 bytes of a text, of 352
+    assert texts_in_memory(lambda: network(inputs), network.parameters(), 10, 50) == expected
+
+
 @pytest.mark.parametrize("options", [{}, {"packing": "off"}, {"bf16": True}], ids=str)
 def test_a_batch_that_needs_too_much_memory_is_split(
     bert_folder, sentences, tmp_path, memory, monkeypatch, caplog, options
