@@ -95,12 +95,11 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
         rows = Dataset.from_list(list(rows.take(10 * (count or HELD_OUT_TEXTS))))
     hashes = _hashes(rows, rows.column_names)  # (N, columns)
     first = _first_rows(hashes[:, :1])
-    texts = len(first)
-    count = _default_count(texts) if count is None else count
+    count = _default_count(len(first)) if count is None else count
     if not count:
         return corpus, None
-    if count >= texts:
-        raise InputError(f"--validation_samples {count}: the corpus has only {texts:,} distinct texts")
+    if count >= len(first):
+        raise InputError(f"--validation_samples {count}: the corpus has only {len(first):,} distinct texts")
     first = first[:count].copy()
     chosen = hashes[first, 0]
     if isinstance(corpus.rows, IterableDataset):

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 from sentencex import segment
 
 from mirror.common.errors import InputError
@@ -221,7 +222,9 @@ def fit_passages(documents: list[Document], tokenizer: PreTrainedTokenizerBase, 
     room = max_tokens - tokenizer.num_special_tokens_to_add()
     count = TokenCounter(tokenizer)
     sections = [(document.file, section) for document in documents for section in document.sections]
-    count.prepare(block.text for _, section in sections for block in section.blocks)
+    blocks = [block for _, section in sections for block in section.blocks if block.kind not in HEADS]
+    count.prepare(block.text for block in blocks)
+    count.prepare(part for block in blocks if count(block.text) > room for part in split_once(block.text, block.kind))
     for file, section in sections:
         pieces = [
             (block.kind, text, block.offset + max(0, block.text.find(text)))
@@ -239,19 +242,23 @@ class TokenCounter:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase):
         self.tokenizer, self.counts = tokenizer, {}
+        # Behind another text, a byte-level BPE writes the first word with its space, in other tokens.
+        self.starts = ["", " "] if tokenizer.tokenize("word") != tokenizer.tokenize(" word") else [""]
 
     def prepare(self, texts: Iterable[str]) -> None:
         """Count many texts at once, which is faster."""
         new = [text for text in dict.fromkeys(texts) if text not in self.counts]
-        for start in range(0, len(new), 1000):
-            batch = new[start : start + 1000]
-            options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
-            # Behind another text, a byte-level BPE writes the first word with its space, in other tokens.
-            rows = self.tokenizer([*batch, *(f" {text}" for text in batch)], **options)["input_ids"]
-            self.counts |= {text: max(len(rows[at]), len(rows[at + len(batch)])) for at, text in enumerate(batch)}
+        options = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+        options |= {"return_attention_mask": False, "return_token_type_ids": False}
+        for at in range(0, len(new), 1000):
+            batch = new[at : at + 1000]
+            rows = self.tokenizer([start + text for text in batch for start in self.starts], **options)["input_ids"]
+            lengths = np.reshape([len(row) for row in rows], (len(batch), -1)).max(axis=1)
+            self.counts |= zip(batch, lengths.tolist(), strict=True)
 
     def __call__(self, text: str) -> int:
-        self.prepare([text])
+        if text not in self.counts:
+            self.prepare([text])
         return self.counts[text]
 
 
@@ -260,17 +267,20 @@ def split_text(text: str, room: int, count: TokenCounter, kind: str = "text") ->
 
     A single word of more tokens stays whole.
     """
-    if count(text) <= room:
+    if count(text) <= room or len(parts := split_once(text, kind)) < 2:
         return [text]
-    parts = [part.strip() for part in (text.split("\n") if kind == "code" else segment("en", text)) if part.strip()]
-    if len(parts) < 2:
-        starts = [start for start, _ in words(text)]
-        if len(starts) < 2:
-            return [text]
-        parts = [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
     count.prepare(parts)
     fitting = [(kind, piece, 0) for part in parts for piece in split_text(part, room, count)]
     return [piece for _, piece, _ in join_pieces(fitting, room, count)]
+
+
+def split_once(text: str, kind: str = "text") -> list[str]:
+    """Return the sentences (of code the lines) of a text, or of a single one the words."""
+    parts = [part.strip() for part in (text.split("\n") if kind == "code" else segment("en", text)) if part.strip()]
+    if len(parts) > 1:
+        return parts
+    starts = [start for start, _ in words(text)]
+    return [text[start:end].strip() for start, end in pairwise([*starts, len(text)])]
 
 
 def join_pieces(pieces: list[tuple[str, str, int]], room: int, count: TokenCounter) -> list[tuple[str, str, int]]:

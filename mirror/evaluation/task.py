@@ -214,7 +214,8 @@ def file_task(
     paths = [each for each in inputs if isinstance(each, Path)]
 
     def load():
-        return _read(read, inputs, tuple(map(_version_of, paths)))
+        found = [path.stat() for path in paths]
+        return _read(read, inputs, tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found))
 
     files = tuple(DataFile(str(path), ()) for path in paths)
     fields = {"dataset": dataset, "check_other_data": load}
@@ -224,11 +225,6 @@ def file_task(
 @lru_cache(maxsize=8)
 def _read(read: Callable, inputs: tuple, versions: tuple):
     return read(*inputs)
-
-
-def _version_of(path: Path) -> tuple[int, ...]:
-    found = path.stat()
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def stem(path: Path) -> str:

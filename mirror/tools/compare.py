@@ -78,8 +78,7 @@ def main() -> None:
         tests = [] if tasks else make_row_tests(rows)
     except InputError as error:
         raise InputError(f"--texts {args.texts}: {error}; give more texts, or queries with --tasks") from error
-    # Without the headings of documents.
-    texts = list(dict.fromkeys(row.get("text_pair") or row["text"] for row in rows or ()))
+    texts = list(dict.fromkeys(row.get("text_pair") or row["text"] for row in rows or ()))  # without headings
     output_dir = make_output_folder(args.output_dir)
 
     paths = dict(zip(short_names(models), models, strict=True))

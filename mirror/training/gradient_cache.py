@@ -22,8 +22,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 Batch = dict[str, Tensor]
 logger = logging.getLogger(__name__)
-CGROUPS = Path("/sys/fs/cgroup")  # `memory.max` is "max" without a limit
-CONTAINER_LIMITS = (CGROUPS / "memory.max", CGROUPS / "memory/memory.limit_in_bytes")  # of Linux, versions 2 and 1
+CONTAINER_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 def backward_through_cache(

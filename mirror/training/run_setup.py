@@ -105,10 +105,7 @@ def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -
 
 
 def prepare_texts(
-    corpus: Corpus,
-    tokenizer: PreTrainedTokenizerBase,
-    prompts: tuple[str, str],
-    args: MirrorConfig,
+    corpus: Corpus, tokenizer: PreTrainedTokenizerBase, prompts: tuple[str, str], args: MirrorConfig
 ) -> tuple[Corpus, TwoViews | LengthGroupedRows, HeldOutScores | None, dict]:
     """Hold some texts out, make two views of the others, each with its prompt, and log a report.
 

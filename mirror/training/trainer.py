@@ -195,11 +195,10 @@ class MirrorTrainer(EncoderTrainer):
         """Split batches of long texts into mini-batches if the machine has not enough memory."""
         rows = self.data_collator(self.train_dataset.__getitems__(even_places(len(self.train_dataset), SAMPLED_ROWS)))
         rows.pop("rows", None)
-        batch_size = self.args.train_batch_size
-        if rows["attention_mask"].sum() * batch_size > FEW_TOKENS * SAMPLED_ROWS:
+        if rows["attention_mask"].sum() * self.args.train_batch_size > FEW_TOKENS * SAMPLED_ROWS:
             with self.accelerator.autocast():
                 forward = partial(self.embed, self.model.train(), rows)
-                size = texts_in_memory(forward, self.model.parameters(), SAMPLED_ROWS, batch_size)
+                size = texts_in_memory(forward, self.model.parameters(), SAMPLED_ROWS, self.args.train_batch_size)
             self.data_collator = MiniBatchCollator(self.data_collator, size) if size else self.data_collator
 
     def _find_false_negatives(self) -> FalseNegatives | None:
