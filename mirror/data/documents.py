@@ -231,6 +231,7 @@ def fit_passages(documents: list[Document], tokenizer: PreTrainedTokenizerBase, 
             for block in section.blocks
             if block.kind not in HEADS
             for text in split_text(block.text, room, count, block.kind)
+            if block.kind == "code" or any(map(str.isalnum, text))  # no line of dashes
         ]
         for kind, text, offset in join_pieces(pieces, room, count):
             kind = "text" if kind == "line" else kind

@@ -216,6 +216,12 @@ def test_txt_has_paragraphs_or_else_lines(tokenizer, tmp_path):
     ]
 
 
+def test_a_line_of_dashes_is_no_text(tokenizer, tmp_path):
+    rule = "-" * 40
+    (tmp_path / "a.txt").write_text(f"The cat.\n\n{rule}\n\nThe dog.\n\n* * *\n\n猫。")
+    assert [text for _, _, text in read(tmp_path, tokenizer)] == ["The cat. The dog. 猫。"]
+
+
 def test_questions_terms_and_folded_parts_are_headings(tokenizer, tmp_path):
     page = "<p><b>Why does it rain?</b></p><p>Because of clouds.</p><h2>Words</h2><dl><dt>cat</dt><dd>An animal.</dd></dl>"
     page += "<p>After the list.</p><details><summary>More</summary><p>Inside.</p></details><p>After it.</p>"
