@@ -28,6 +28,7 @@ from mirror.data.augmentation import (
     view_rng,
 )
 from mirror.data.cache import map_rows
+from mirror.data.documents import ONLY_IDS
 
 
 IDS = Features({name: List(Value("int32")) for name in ("first_ids", "second_ids")})
@@ -82,7 +83,7 @@ class ViewTokenizer:
         # The segment after a mask starts a new word, which byte-level BPE writes with a leading space.
         pieces = [" " + part if index and part else part for view in views for index, part in enumerate(view)]
         with library_errors(f"{self.tokenizer.name_or_path}: its tokenizer fails on these texts"):
-            encoded = self.tokenizer(pieces, add_special_tokens=False, split_special_tokens=True, verbose=False)
+            encoded = self.tokenizer(pieces, **ONLY_IDS)
         segments = iter(encoded["input_ids"])
         before, after = self.special_tokens
         max_tokens = self.max_seq_length - len(before) - len(after)

@@ -214,8 +214,7 @@ def file_task(
     paths = [each for each in inputs if isinstance(each, Path)]
 
     def load():
-        found = [path.stat() for path in paths]
-        return _read(read, inputs, tuple((each.st_mtime_ns, each.st_size, each.st_ino) for each in found))
+        return _read(read, inputs, tuple((it.st_mtime_ns, it.st_size, it.st_ino) for it in map(Path.stat, paths)))
 
     files = tuple(DataFile(str(path), ()) for path in paths)
     fields = {"dataset": dataset, "check_other_data": load}
