@@ -224,12 +224,12 @@ class Encoder:
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text after the prompt, special ones included, cut at `max_seq_length`, not padded."""
         prompted = [self.prompt + text for text in texts]
+        unused = dict.fromkeys(("return_attention_mask", "return_token_type_ids"), False)  # a fifth of the time
         with library_errors(f"{self.tokenizer.name_or_path}: its tokenizer fails on these texts"):
-            ids = self.tokenizer(prompted, truncation=True, max_length=self.max_seq_length)["input_ids"]
+            ids = self.tokenizer(prompted, truncation=True, max_length=self.max_seq_length, **unused)["input_ids"]
         if self._lacks_embeddings:
-            limit = self.model.config.vocab_size
             for row, text in zip(ids, texts, strict=True):
-                if max(row, default=0) >= limit:
+                if max(row, default=0) >= self.model.config.vocab_size:
                     token = self.tokenizer.convert_ids_to_tokens(max(row))
                     what = f"the model has no embedding for the token {token!r} in {text[:80]!r}"
                     raise InputError(f"{what}; remove it from the text")
