@@ -36,7 +36,7 @@ MAX_LINE_BYTES = 1 << 20  # a longer line is not a text to embed
 MAX_FILE_WITHOUT_LINES = 1 << 26  # bytes; a longer "line" is a file without line ends
 MAX_UNPACKING = 200  # a .gz of text unpacks to some three times its size, one of nothing but newlines to a thousand
 SEPARATORS = (",", ";", "\t", "|")
-PARQUET_ROWS = 256  # decoded at once
+PARQUET_ROWS, PARQUET_BYTES = 256, 1 << 24  # decoded at once; and read, as the file has them
 CSV_ERRORS = {  # of Python's csv module, and what to do
     "unexpected end of data": "a quotation mark that opens a field is never closed",
     "field larger than": "a field of over 64 MB; is a quotation mark not closed?",
@@ -290,7 +290,7 @@ def parquet_rows(path: Path, wanted: Sequence[str], only_text: Sequence[str]) ->
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
     chunks = [chunk for chunk in chunks if chunk.path_in_schema in wanted]
-    if sum(chunk.total_uncompressed_size for chunk in chunks) > limit:
+    if (unpacked := sum(chunk.total_uncompressed_size for chunk in chunks)) > limit:
         raise bomb
     # A dictionary stays one until its size is known: a few bytes can stand for many copies of a long text.
     packed = {chunk.path_in_schema for chunk in chunks if chunk.has_dictionary_page}
@@ -302,29 +302,29 @@ def parquet_rows(path: Path, wanted: Sequence[str], only_text: Sequence[str]) ->
         ):
             raise InputError(f"{path}: column '{name}' holds {one_line(kind)}, not text; choose one with text")
     labels, number, size = _label_names(file.schema_arrow), 0, 0
-    for batch in file.iter_batches(PARQUET_ROWS, columns=found):
-        cells = dict.fromkeys(wanted, [None] * len(batch))
-        for name in found:
-            column = batch.column(name)
+    at_once = min(max(PARQUET_BYTES * metadata.num_rows // max(unpacked, 1), PARQUET_ROWS), 40 * PARQUET_ROWS)
+    for batch in file.iter_batches(at_once, columns=found):
+        for column in batch.columns:
             if pa.types.is_dictionary(column.type) and holds_text(column.type):
                 size += pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
             else:
                 size += column.nbytes
             if size > limit:
                 raise bomb
-            if pa.types.is_dictionary(column.type):
-                column = column.dictionary_decode()
-            try:
-                cells[name] = column.cast(pa.string()).to_pylist()
-            except pa.ArrowInvalid as error:
-                what = f"{path}: a column of bytes that are not UTF-8, '{name}'"
-                raise InputError(f"{what} ({one_line(error)}); choose one with text") from error
-            if name in labels:
-                known = labels[name]
-                cells[name] = [known.get(cell, cell) for cell in cells[name]]
-        for row in zip(*(cells[name] for name in wanted), strict=True):
-            number += 1
-            yield number, list(row)
+        for part in (batch.slice(start, PARQUET_ROWS) for start in range(0, len(batch), PARQUET_ROWS)):
+            cells = dict.fromkeys(wanted, [None] * len(part))
+            for name, column in zip(part.schema.names, part.columns, strict=True):
+                plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+                try:
+                    cells[name] = plain.cast(pa.string()).to_pylist()
+                except pa.ArrowInvalid as error:
+                    what = f"{path}: a column of bytes that are not UTF-8, '{name}'"
+                    raise InputError(f"{what} ({one_line(error)}); choose one with text") from error
+                if known := labels.get(name):
+                    cells[name] = [known.get(cell, cell) for cell in cells[name]]
+            for row in zip(*(cells[name] for name in wanted), strict=True):
+                number += 1
+                yield number, list(row)
 
 
 def holds_text(kind: pa.DataType) -> bool:

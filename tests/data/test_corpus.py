@@ -38,6 +38,16 @@ def write(path, content: str):
     return path
 
 
+def test_a_parquet_file_of_many_rows_keeps_their_order(tmp_path):
+    texts = [
+        f"text {number % 7 if number % 3 else number}" for number in range(25_000)
+    ]  # a page with a dictionary, and pages without
+    pq.write_table(
+        pa.table({"other": texts[::-1], "text": texts}), tmp_path / "a.parquet", dictionary_pagesize_limit=9999
+    )
+    assert texts_of(tmp_path / "a.parquet", keep_duplicates=True) == texts
+
+
 def test_parquet_and_a_dataset_folder(tmp_path):
     dataset = Dataset.from_dict({"sentence": TEXTS, "id": range(len(TEXTS))})
     dataset.to_parquet(tmp_path / "a.parquet")
