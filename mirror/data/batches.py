@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from mirror.common.vectors import unit_length
-from mirror.data.cleaning import second_text
+from mirror.data.cleaning import hash_of, hashes_of, second_text
 
 
 if TYPE_CHECKING:
@@ -149,13 +149,15 @@ class FalseNegatives:
     """
 
     def __init__(self, rows: Dataset, guide: Callable[[list[str]], np.ndarray] | None = None):
-        first = list(rows["text"])
-        second = list(map(second_text, first, rows["text_pair"]))
-        number = {text: at for at, text in enumerate(dict.fromkeys([*first, *second]))}
-        self.texts = torch.tensor([[number[text] for text in side] for side in (first, second)])  # (2, R)
+        hashes = hashes_of(rows, ["text", "text_pair"]).T  # (2, R)
+        hashes[1] = np.where(hashes[1] == hash_of(""), hashes[0], hashes[1])
+        _, places, numbers = np.unique(hashes, return_index=True, return_inverse=True)
+        self.texts = torch.from_numpy(numbers.reshape(hashes.shape))  # (2, R)
         self.vectors = None
         if guide is not None:
-            self.vectors = torch.from_numpy(np.ascontiguousarray(unit_length(guide(list(number)))))  # (U, D)
+            texts = [*rows["text"], *map(second_text, rows["text"], rows["text_pair"])]
+            vectors = guide([texts[place] for place in places])
+            self.vectors = torch.from_numpy(np.ascontiguousarray(unit_length(vectors)))  # (U, D)
 
     def __call__(self, rows: Tensor, all_rows: Tensor) -> Tensor:
         """Return which of the 2N texts are no negatives of each of 2B anchors, (2B, 2N), first texts before second ones.

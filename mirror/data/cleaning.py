@@ -59,8 +59,8 @@ def clean(rows: Dataset, source: CorpusSource | None = None) -> Corpus:
     The columns of `rows` are stripped strings (`mirror.data.corpus.pick_columns` strips them).
     """
     source = source or CorpusSource()
-    hashes = _hashes(rows, rows.column_names)  # (N, columns)
-    position = np.flatnonzero((hashes != _hash("")).all(axis=1))
+    hashes = hashes_of(rows, rows.column_names)  # (N, columns)
+    position = np.flatnonzero((hashes != hash_of("")).all(axis=1))
     hashes = hashes[position]
     is_first = np.zeros(len(hashes), dtype=bool)
     is_first[_first_rows(hashes)] = True
@@ -93,7 +93,7 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
     rows = corpus.rows
     if isinstance(rows, IterableDataset):
         rows = Dataset.from_list(list(rows.take(10 * (count or HELD_OUT_TEXTS))))
-    hashes = _hashes(rows, rows.column_names)  # (N, columns)
+    hashes = hashes_of(rows, rows.column_names)  # (N, columns)
     first = _first_rows(hashes[:, :1])
     count = _default_count(len(first)) if count is None else count
     if not count:
@@ -124,7 +124,7 @@ def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Data
     """
     rows, rest, is_given = corpus.rows, corpus.rows.remove_columns("document"), bool(count)
     count = _default_count(len(rows)) if count is None else count
-    hashes = _hashes(rows, rest.column_names)
+    hashes = hashes_of(rows, rest.column_names)
     _, first, document, sizes = np.unique(rows["document"], return_index=True, return_inverse=True, return_counts=True)
     total, chosen = 0, np.zeros(len(sizes), dtype=bool)
     # By one hash of each: the lowest hash of all its rows would choose large documents.
@@ -136,23 +136,22 @@ def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Data
     if not total:
         return replace(corpus, rows=rest), None
     held_out = chosen[document]
-    shared = np.isin(hashes, np.setdiff1d(hashes[held_out], [_hash("")])).any(axis=1)
+    shared = np.isin(hashes, np.setdiff1d(hashes[held_out], [hash_of("")])).any(axis=1)
     kept = replace(corpus, rows=rest.select(np.flatnonzero(~shared)), held_out_rows=int(total))
     return kept, rows.select(np.flatnonzero(held_out))
 
 
-def _hash(text: str) -> np.uint64:
+def hash_of(text: str) -> np.uint64:
     return np.uint64(int.from_bytes(text_digest(text), "little"))
 
 
-def _hashes(rows: Dataset, columns: list[str]) -> np.ndarray:
+def hashes_of(rows: Dataset, columns: list[str]) -> np.ndarray:
     """Return a hash of every text of these columns, (N, columns) uint64."""
-    hashes, start = np.empty((len(rows), len(columns)), dtype="<u8"), 0
-    for batch in rows.select_columns(columns).iter(batch_size=READ_ROWS):
+    hashes = np.empty((len(rows), len(columns)), dtype="<u8")
+    for at, batch in enumerate(rows.select_columns(columns).iter(batch_size=READ_ROWS)):
+        block = hashes[at * READ_ROWS :]
         for number, column in enumerate(columns):
-            found = np.frombuffer(b"".join(map(text_digest, batch[column])), dtype="<u8")
-            hashes[start : start + len(found), number] = found
-        start += len(found)
+            block[: len(batch[column]), number] = np.frombuffer(b"".join(map(text_digest, batch[column])), dtype="<u8")
     return hashes
 
 
@@ -171,7 +170,7 @@ def _sorted_groups(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_for_training(row: dict[str, str], held_out: frozenset[int]) -> bool:
-    return not any(_hash(text) in held_out for text in row.values())
+    return not any(hash_of(text) in held_out for text in row.values())
 
 
 def second_text(text: str, text_pair: str) -> str:

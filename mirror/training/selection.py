@@ -20,6 +20,7 @@ from mirror.common.errors import InputError
 from mirror.common.vectors import alignment, uniformity, unit_length
 from mirror.data.augmentation import DEFAULT_RATES
 from mirror.data.batches import both_views
+from mirror.data.cleaning import even_places
 from mirror.data.corpus import load_texts
 from mirror.data.source import CorpusSource
 from mirror.data.views import TwoViewDataset, ViewSettings
@@ -178,9 +179,7 @@ def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
         texts = load_texts(CorpusSource(train_file=[keep]))
         if len(texts) < MIN_KEPT_TEXTS:
             raise InputError(f"--keep {keep}: {len(texts)} distinct texts, at least {MIN_KEPT_TEXTS} are needed")
-        # Evenly spread over the file.
-        rows = np.linspace(0, len(texts) - 1, min(MAX_KEPT_TEXTS, len(texts)), dtype=int)
-        return CosinesOfBase([texts[row] for row in rows])
+        return CosinesOfBase([texts[place] for place in even_places(len(texts), MAX_KEPT_TEXTS)])
     if (path.suffix or len(path.parts) > 1) and not is_own(keep):
         raise InputError(f"--keep {keep}: no such file")
     tasks = make_plan([keep], data_dir).tasks
