@@ -1,14 +1,17 @@
-"""Measures what grows with the size of the data: exact search, and the start of a training run.
+"""Measures what grows with the size of the data: exact search, the start of a training run, and reading documents.
 
     python benchmarks/scale.py search
     python benchmarks/scale.py corpus --rows 10000 100000 1000000
     python benchmarks/scale.py corpus --rows 1000000 --streaming --steps 50
+    python benchmarks/scale.py documents --rows 20000
 
 `search` takes random vectors, by default 5,000 queries and 400,000 entries of width 768, as in biomedical entity linking.
 `faiss-alone` is one call of `faiss.knn`. Making the vectors is not timed.
 
 `corpus` trains the embedded model on made-up sentences, a few steps of 32 texts, twice: the second run finds the cache of the
 first. With --streaming nothing is cached, and memory must not grow with the rows.
+
+`documents` reads made-up Markdown files of 24 sentences, 324 words, under three headings, and finds their pairs (`mirror-documents`).
 
 Each measurement is a process of its own, so that peak memory is its own too. Run it on an idle machine.
 """
@@ -17,12 +20,14 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
 from argparse import SUPPRESS, Namespace
 from collections.abc import Sequence
+from itertools import islice, repeat
 from pathlib import Path
 
 
@@ -46,20 +51,28 @@ def main() -> None:
         print(search_seconds(args))
     elif args.what == "search":
         compare_searches(args)
-    else:
+    elif args.what == "corpus":
         compare_corpora(args)
+    else:
+        compare_folders(args)
 
 
 def parse_arguments(argv: list[str] | None = None) -> Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument
-    add("what", choices=("search", "corpus"), help="What to measure")
+    add("what", choices=("search", "corpus", "documents"), help="What to measure")
     add("--queries", type=int, default=5_000, help="Number of query vectors")
     add("--entries", type=int, default=400_000, help="Number of vectors to search")
     add("--width", type=int, default=768, help="Width of a vector")
     add("--rounds", type=int, default=3, help="Number of searches with each method")
     add("--methods", nargs="+", choices=METHODS, default=[*METHODS], help="Methods to time")
-    add("--rows", nargs="+", type=int, default=[10_000, 100_000, 1_000_000], help="Sizes of the corpus")
+    add(
+        "--rows",
+        nargs="+",
+        type=int,
+        default=[10_000, 100_000, 1_000_000],
+        help="Sizes of the corpus, or numbers of documents",
+    )
     add("--steps", type=int, default=1, help="Number of training steps")
     add("--streaming", action="store_true", help="Whether to read the corpus as a stream")
     add("--one", choices=METHODS, help=SUPPRESS)  # starts a measuring subprocess
@@ -149,6 +162,33 @@ def train(args: Namespace, folder: str) -> tuple[float, float]:
     command += ["--streaming"] * args.streaming
     environment = os.environ | {"HF_DATASETS_CACHE": f"{folder}/cache"}
     return run_and_measure(command, cwd=ROOT, env=environment)[1:]
+
+
+# ---- Documents -------------------------------------------------------------------------------------------------------
+
+
+def compare_folders(args: Namespace) -> None:
+    from transformers import AutoTokenizer
+
+    from mirror.assets import EMBEDDED_MODEL
+
+    # Words of one token: a word of a real text has few more.
+    words = sorted(filter(str.isalpha, AutoTokenizer.from_pretrained(EMBEDDED_MODEL).get_vocab()))
+    rows, rng = [], random.Random(0)
+    for count in args.rows:
+        with tempfile.TemporaryDirectory() as folder:
+            sentences = (f"{' '.join(rng.choices(words, k=12)).capitalize()}." for _ in repeat(None))
+            for number in range(count):
+                place = Path(folder, str(number % 100))
+                place.mkdir(exist_ok=True)
+                parts = [
+                    f"{mark} {next(sentences)}\n\n{' '.join(islice(sentences, 8))}\n" for mark in ("#", "##", "##")
+                ]
+                (place / f"{number}.md").write_text("\n".join(parts), encoding="utf-8")
+            command = [sys.executable, "-m", "mirror.tools.documents", folder, "--output", f"{folder}/pairs.jsonl"]
+            _, seconds, memory = run_and_measure(command, cwd=ROOT)
+        rows.append((f"{count:,}", f"{seconds:.0f}", f"{count / seconds:.0f}", f"{memory:.2f}"))
+    print(markdown(("files", "seconds", "files/s", "peak GB"), rows))
 
 
 if __name__ == "__main__":

@@ -73,7 +73,7 @@ def test_the_commands_run(corpus, tmp_path):
     assert (tmp_path / "out" / "train_speed.md").read_text() in done.stdout
     assert len(json.loads((tmp_path / "out" / "train_speed.json").read_text())) == 3
     small = "--queries 20 --entries 300 --width 8 --rounds 1 --methods torch"
-    for flags in (f"search {small}", "corpus --rows 600 --streaming"):
+    for flags in (f"search {small}", "corpus --rows 600 --streaming", "documents --rows 70"):
         command = [sys.executable, "benchmarks/scale.py", *flags.split()]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0 and done.stdout.count("\n| ") >= 2, done.stderr
