@@ -156,8 +156,7 @@ class FalseNegatives:
         self.vectors = None
         if guide is not None:
             texts = [*rows["text"], *map(second_text, rows["text"], rows["text_pair"])]
-            vectors = guide([texts[place] for place in places])
-            self.vectors = torch.from_numpy(np.ascontiguousarray(unit_length(vectors)))  # (U, D)
+            self.vectors = torch.from_numpy(unit_length(guide([texts[place] for place in places])))  # (U, D)
 
     def __call__(self, rows: Tensor, all_rows: Tensor) -> Tensor:
         """Return which of the 2N texts are no negatives of each of 2B anchors, (2B, 2N), first texts before second ones.

@@ -193,12 +193,13 @@ class MirrorTrainer(EncoderTrainer):
 
     def _fit_into_memory(self) -> None:
         """Split batches of long texts into mini-batches if the machine has not enough memory."""
-        rows = self.data_collator(self.train_dataset.__getitems__(even_places(len(self.train_dataset), SAMPLED_ROWS)))
+        places = even_places(len(self.train_dataset), SAMPLED_ROWS)
+        rows = self.data_collator(self.train_dataset.__getitems__(places))
         rows.pop("rows", None)
-        if rows["attention_mask"].sum() * self.args.train_batch_size > FEW_TOKENS * SAMPLED_ROWS:
+        if rows["attention_mask"].sum() * self.args.train_batch_size > FEW_TOKENS * len(places):
             with self.accelerator.autocast():
                 forward = partial(self.embed, self.model.train(), rows)
-                size = texts_in_memory(forward, self.model.parameters(), SAMPLED_ROWS, self.args.train_batch_size)
+                size = texts_in_memory(forward, self.model.parameters(), len(places), self.args.train_batch_size)
             self.data_collator = MiniBatchCollator(self.data_collator, size) if size else self.data_collator
 
     def _find_false_negatives(self) -> FalseNegatives | None:
