@@ -20,7 +20,7 @@ from mirror.common.errors import InputError
 from mirror.data.cache import map_rows
 from mirror.data.cleaning import clean
 from mirror.data.corpus import load_corpus, text_rows
-from mirror.data.documents import are_documents
+from mirror.data.documents import PLAIN_TEXT, are_documents
 from mirror.data.files import check_text_file, expand_paths, lines_of
 from mirror.data.source import CorpusSource
 from mirror.data.tables import check_columns, columns_of, read_table, rows_of_file
@@ -180,8 +180,7 @@ def documents_to_pairs(
     pairs = []
     for document in batch["text"]:
         if sentences := split_sentences(document, language):
-            encoded = tokenizer(sentences, add_special_tokens=False, split_special_tokens=True, verbose=False)
-            pairs += segment_pairs(encoded["input_ids"], max_tokens)
+            pairs += segment_pairs(tokenizer(sentences, **PLAIN_TEXT)["input_ids"], max_tokens)
     return {"first": [first for first, _ in pairs], "second": [second for _, second in pairs]}
 
 

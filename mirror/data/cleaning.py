@@ -100,15 +100,14 @@ def hold_out(corpus: Corpus, count: int | None = None) -> tuple[Corpus, Dataset 
         return corpus, None
     if count >= len(first):
         raise InputError(f"--validation_samples {count}: the corpus has only {len(first):,} distinct texts")
-    first = first[:count].copy()
-    chosen = hashes[first, 0]
+    chosen = hashes[first[:count], 0]
     if isinstance(corpus.rows, IterableDataset):
         rest = corpus.rows.filter(_is_for_training, fn_kwargs={"held_out": frozenset(chosen.tolist())})
     else:
         is_shared = hashes <= chosen[-1]
         is_shared[is_shared] = np.isin(hashes[is_shared], chosen)
         rest = rows.select(np.flatnonzero(~is_shared.any(axis=1)))
-    return replace(corpus, rows=rest, held_out_rows=count), rows.select(np.sort(first))
+    return replace(corpus, rows=rest, held_out_rows=count), rows.select(np.sort(first[:count]))
 
 
 def _default_count(texts: int) -> int:
@@ -192,8 +191,7 @@ def corpus_report(corpus: Corpus, dataset: TwoViews, batch_size: int) -> dict[st
     """
     if isinstance(corpus.rows, IterableDataset):
         return {}
-    settings = dataset.settings
-    rows = corpus.rows
+    rows, settings = corpus.rows, dataset.settings
     if dataset.few_are_read:
         places = even_places(len(rows), REPORTED_ROWS)
         rows, views = rows.select(places), dataset.__getitems__(places)

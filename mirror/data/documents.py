@@ -36,8 +36,8 @@ FEW_FILES = 64  # parsed by one process
 HEADS = ("heading", "definition")  # kinds of blocks that begin a section
 SHOWN_FILES = 5  # of those that cannot be read
 # Options of a tokenizer for which special tokens in a text are text. Masks would take a sixth of the time.
-NOT_WANTED = ("add_special_tokens", "verbose", "return_attention_mask", "return_token_type_ids")
-ONLY_IDS = dict.fromkeys(NOT_WANTED, False) | {"split_special_tokens": True}
+UNWANTED = ("add_special_tokens", "verbose", "return_attention_mask", "return_token_type_ids")
+PLAIN_TEXT = dict.fromkeys(UNWANTED, False) | {"split_special_tokens": True}
 REPEATS = (4, 0.05, 50)  # a paragraph in more files is boilerplate: at least 4, a share of the files, at most 50
 
 
@@ -253,7 +253,7 @@ class TokenCounter:
         new = [text for text in dict.fromkeys(texts) if text not in self.counts]
         for at in range(0, len(new), 1000):
             batch = new[at : at + 1000]
-            rows = self.tokenizer([start + text for text in batch for start in self.starts], **ONLY_IDS)["input_ids"]
+            rows = self.tokenizer([start + text for text in batch for start in self.starts], **PLAIN_TEXT)["input_ids"]
             lengths = zip(*[map(len, rows)] * len(self.starts), strict=True)  # of a text, behind nothing and a space
             self.counts |= zip(batch, map(max, lengths), strict=True)
 

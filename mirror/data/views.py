@@ -28,7 +28,7 @@ from mirror.data.augmentation import (
     view_rng,
 )
 from mirror.data.cache import map_rows
-from mirror.data.documents import ONLY_IDS
+from mirror.data.documents import PLAIN_TEXT
 
 
 IDS = Features({name: List(Value("int32")) for name in ("first_ids", "second_ids")})
@@ -83,7 +83,7 @@ class ViewTokenizer:
         # The segment after a mask starts a new word, which byte-level BPE writes with a leading space.
         pieces = [" " + part if index and part else part for view in views for index, part in enumerate(view)]
         with library_errors(f"{self.tokenizer.name_or_path}: its tokenizer fails on these texts"):
-            encoded = self.tokenizer(pieces, **ONLY_IDS)
+            encoded = self.tokenizer(pieces, **PLAIN_TEXT)
         segments = iter(encoded["input_ids"])
         before, after = self.special_tokens
         max_tokens = self.max_seq_length - len(before) - len(after)
@@ -158,7 +158,7 @@ class TwoViewDataset(TorchDataset):
         few_are_read: bool = False,
     ):
         self.texts, self.tokenizer, self.settings, self.num_proc = texts, tokenizer, settings, num_proc
-        self.arguments, self.few_are_read, self.epoch = {}, few_are_read, -1
+        self.few_are_read, self.epoch = few_are_read, -1
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
@@ -166,14 +166,13 @@ class TwoViewDataset(TorchDataset):
         if epoch == self.epoch:
             return
         self.epoch = epoch
-        self.arguments = {"tokenizer": self.tokenizer, "settings": self.settings, "epoch": epoch}
         if not self.few_are_read:
             self.rows = map_rows(
                 self.texts,
                 tokenize_rows,
                 calls=(span_mask,),  # stands for all built-in noise: the source of its module is part of the key
                 user_function=self.settings.augmentation if callable(self.settings.augmentation) else None,
-                fn_kwargs=self.arguments,
+                fn_kwargs={"tokenizer": self.tokenizer, "settings": self.settings, "epoch": epoch},
                 **{"batched": True, "with_indices": True, "num_proc": self.num_proc, "features": IDS},
                 remove_columns=self.texts.column_names,
                 desc=f"Two views of each text, epoch {epoch}",
@@ -191,7 +190,7 @@ class TwoViewDataset(TorchDataset):
 
     def __getitems__(self, indices: list[int]) -> list[dict[str, list[int]]]:
         if self.few_are_read:
-            columns = tokenize_rows(self.texts[indices], indices, **self.arguments)
+            columns = tokenize_rows(self.texts[indices], indices, self.tokenizer, self.settings, self.epoch)
         else:
             columns = self.rows[indices]
         if "text_pair" in self.texts.column_names:  # whose false negatives are found by the numbers of their rows

@@ -117,11 +117,12 @@ def main() -> None:
 
 def read_rows(args: argparse.Namespace) -> Dataset:
     """Return at most `--max_texts` of the distinct rows, evenly spread over the files. Those of documents have their headings."""
+    from mirror.data.cleaning import even_places
     from mirror.data.corpus import load_corpus
     from mirror.data.source import CorpusSource
 
     found = load_corpus(CorpusSource(train_file=[args.texts], text_column=args.text_column)).rows
-    chosen = np.linspace(0, len(found) - 1, min(args.max_texts, len(found)), dtype=int)
+    chosen = even_places(len(found), args.max_texts)
     logger.info("Loaded %s texts from %s, %s used", f"{len(found):,}", args.texts, f"{len(chosen):,}")
     return found.select(chosen)
 

@@ -31,8 +31,7 @@ def main() -> None:
         help=f"Kinds of pairs: {', '.join(PAIR_KINDS)}, or auto for all of them but neighbor.")  # fmt: skip
     add("--model_name_or_path", default=str(EMBEDDED_MODEL), metavar="M",
         help="Model whose tokenizer counts the tokens of a passage. Default: the embedded model.")  # fmt: skip
-    add("--max_seq_length", type=positive, default=PASSAGE_TOKENS, metavar="N",
-        help="Maximum number of tokens per passage.")  # fmt: skip
+    add("--max_seq_length", type=positive, default=PASSAGE_TOKENS, metavar="N", help="Maximum tokens per passage.")
     args = parser.parse_args()
     configure_logging(logging.INFO)
 

@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 
 from mirror.common.errors import InputError, library_errors
 from mirror.common.files import StoredWork, lock_output_dir, make_output_folder
+from mirror.data.cleaning import even_places
 
 
 if TYPE_CHECKING:  # they import torch, and wrong texts are an error before that
@@ -143,7 +144,7 @@ def _digest(rows: Dataset) -> str:
 
 def _recall(index: TextIndex) -> float:
     """Return the share of the ten nearest texts that a search finds, for texts from everywhere in the table."""
-    places = np.linspace(0, index.rows - 1, SAMPLE).astype(int).tolist()
+    places = even_places(index.rows, SAMPLE)
     vectors = np.stack([row[VECTOR] for row in index.table.take_offsets(places).select([VECTOR]).to_list()])
     nearest = np.full((len(vectors), DEPTH + 1), -np.inf, np.float32)  # each text finds itself
     for block in index.table.search().select([VECTOR]).to_batches():

@@ -22,7 +22,7 @@ from mirror.common.errors import InputError
 from mirror.common.files import text_digest
 from mirror.common.vectors import unit_length
 from mirror.data.augmentation import crop
-from mirror.data.cleaning import Corpus
+from mirror.data.cleaning import Corpus, even_places
 from mirror.data.views import special_tokens_around
 from mirror.evaluation.encoding import EmbeddingCache, fingerprint, fit_components
 from mirror.modeling.backbone import load_backbone
@@ -160,8 +160,8 @@ def save_student(
         if number >= teacher.dimension:
             has = f"the vectors of {name} have {teacher.dimension} dimensions"
             raise InputError(f"--student {kind}:{number}: {has}; give fewer")
-        rows = np.linspace(0, len(texts) - 1, min(FITTED, len(texts)), dtype=int)
-        components = fit_components(cached(teacher, "document")([texts[row] for row in rows]), number)
+        some = [texts[place] for place in even_places(len(texts), FITTED)]
+        components = fit_components(cached(teacher, "document")(some), number)
         settings.pop("truncate_dim", None)  # of the teacher, before these components
     length = teacher.max_seq_length
     if kind == "static":

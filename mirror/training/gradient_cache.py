@@ -72,7 +72,7 @@ def texts_in_memory(forward: Callable[[], Tensor], weights: Iterable[Tensor], te
         forward()
     of_text = sum(storage.nbytes() for place, storage in saved.items() if place not in own) / texts
     limits = [path.read_text().strip() for path in CONTAINER_LIMITS if path.is_file()]
-    memory = min([psutil.virtual_memory().total, *(int(limit) for limit in limits if limit.isdigit())])
+    memory = min([psutil.virtual_memory().total, *map(int, filter(str.isdigit, limits))])
     memory /= int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     if of_text * batch <= memory / 3:
         return None

@@ -126,7 +126,8 @@ def prepare_texts(
             # A last batch of one text has the loss 0. Several processes fill it with rows from the start.
             is_one_left = args.world_size == 1 and len(corpus.rows) % args.train_batch_size == 1
             if is_one_left and not args.dataloader_drop_last:
-                logger.warning("--dataloader_drop_last false: the last batch has one text and no negatives; dropped")
+                why = "the last batch of an epoch has one text and no negatives; dropped"
+                logger.warning("--dataloader_drop_last false: %s", why)
                 args.dataloader_drop_last = True
         held_out = None if rows is None else HeldOutScores(rows, tokenizer, views, args)
         if held_out is None and args.select_by:
@@ -138,7 +139,8 @@ def prepare_texts(
             logger.info("on your text: no texts are held out to test on (%s)", reason)
         grouped = args.train_sampling_strategy == "group_by_length"
         if grouped and is_stream:
-            raise InputError("--train_sampling_strategy group_by_length needs all texts; leave out --streaming or it")
+            by_length = "--train_sampling_strategy group_by_length"
+            raise InputError(f"{by_length} needs all texts at once; leave out --streaming or it")
         step_rows = args.train_batch_size * args.world_size
         if is_stream:
             dataset = StreamedTwoViewDataset(corpus.rows, tokenizer, views, step_rows)

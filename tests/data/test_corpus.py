@@ -39,12 +39,10 @@ def write(path, content: str):
 
 
 def test_a_parquet_file_of_many_rows_keeps_their_order(tmp_path):
-    texts = [
-        f"text {number % 7 if number % 3 else number}" for number in range(25_000)
-    ]  # a page with a dictionary, and pages without
-    pq.write_table(
-        pa.table({"other": texts[::-1], "text": texts}), tmp_path / "a.parquet", dictionary_pagesize_limit=9999
-    )
+    texts = [f"text {number % 7 if number % 3 else number}" for number in range(25_000)]
+    table = pa.table({"other": texts[::-1], "text": texts})
+    # The dictionary is full after some pages, and the others are plain.
+    pq.write_table(table, tmp_path / "a.parquet", dictionary_pagesize_limit=9999)
     assert texts_of(tmp_path / "a.parquet", keep_duplicates=True) == texts
 
 

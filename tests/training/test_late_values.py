@@ -119,4 +119,4 @@ def test_a_last_batch_of_one_text_has_no_negatives_and_is_dropped(
     trainer.train()
     assert trainer.state.global_step == (2 if count < 42 else 3)
     assert all(entry["loss"] > 0 for entry in trainer.state.log_history if "loss" in entry)
-    assert ("the last batch has one text" in caplog.text) is dropped
+    assert ("the last batch of an epoch has one text" in caplog.text) is dropped
