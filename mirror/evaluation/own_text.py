@@ -105,13 +105,11 @@ class OwnTextTest:
         `change` is that of accuracy@1, `margin` half the width of its 95% interval, from resamples of the queries (documents).
         """
         gained = (after == 1).astype(float) - (before == 1)  # -1, 0 or 1 for each query
+        within = margin(self.sample(gained).draws()) if gained.any() else 0.0
         scores = {"test": self.kind, "texts": len(self.queries)}
         scores |= {"documents": len({*self.documents})} if self.documents else {}
         scores |= {"before": float((before == 1).mean()), "after": float((after == 1).mean())}
-        scores |= {
-            "change": float(gained.mean()),
-            "margin": margin(self.sample(gained).draws()) if gained.any() else 0.0,
-        }
+        scores |= {"change": float(gained.mean()), "margin": within}
         return scores | {"mrr_before": float((1 / before).mean()), "mrr_after": float((1 / after).mean())}
 
 
@@ -142,9 +140,8 @@ def make_tests(
 def make_row_tests(rows: Dataset) -> list[OwnTextTest]:
     """Call `make_tests` with the columns of a corpus: text, and text_pair and document if it has them."""
     columns = {"text": "texts", "text_pair": "second_texts", "document": "documents"}
-    return make_tests(
-        **{argument: rows[column][:] for column, argument in columns.items() if column in rows.column_names}
-    )
+    given = {argument: rows[column][:] for column, argument in columns.items() if column in rows.column_names}
+    return make_tests(**given)
 
 
 def are_names(texts: Sequence[str]) -> bool:
@@ -230,10 +227,8 @@ def compare_together(
     samples = [test.sample for test in tests] or [Sample.mean_of] * len(before)
 
     def draws(side: Sequence[np.ndarray]) -> np.ndarray:
-        of_tests = [
-            sample(1 / ranks).draws(seed) for seed, (sample, ranks) in enumerate(zip(samples, side, strict=True))
-        ]
-        return _geometric_mean(of_tests)
+        of_tests = enumerate(zip(samples, side, strict=True))
+        return _geometric_mean([sample(1 / ranks).draws(seed) for seed, (sample, ranks) in of_tests])
 
     differs = any((old != new).any() for old, new in zip(before, after, strict=True))
     was, now = combined_score(before), combined_score(after)

@@ -244,7 +244,6 @@ def main() -> None:
     from mirror.data.corpus import text_rows
     from mirror.evaluation.encoding import fingerprint
     from mirror.modeling.encoder import Encoder
-    from mirror.tools.encode import ShardFolder, fill
     from mirror.training.finish import after_encoding
 
     state = join_processes(args.ddp_timeout)
@@ -260,14 +259,9 @@ def main() -> None:
     )  # fmt: skip
     if is_documents:
         rows = Dataset.from_dict(passage_columns(source.train_file, encoder.tokenizer, encoder.max_seq_length))
-    common = {
-        "pooling": encoder.pooling,
-        "max_seq_length": encoder.max_seq_length,
-        "dtype": args.dtype,
-        "dimension": encoder.dimension,
-        "model_sha256": fingerprint(encoder),
-        **({"id_column": args.id_column} if args.id_column else {}),  # not in the manifests of earlier versions
-    }
+    common = {name: getattr(encoder, name) for name in ("pooling", "max_seq_length", "dimension")}
+    common |= {"dtype": args.dtype, "model_sha256": fingerprint(encoder)}
+    common |= {"id_column": args.id_column} if args.id_column else {}
     folder = ShardFolder(Path(args.output_dir), common, args.shard_rows, args.vector_type, args.keep_text)
     if state.is_main_process:
         folder.open()

@@ -215,6 +215,13 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         keeps = self.pooling in (None, pooling) and "max_seq_length" not in self.given
         return length if keeps else None
 
+    def fit_batch(self, rows: int) -> None:
+        """Make the default batch as small as a corpus of so many rows."""
+        share = rows // self.world_size
+        if self.per_device_train_batch_size == options.BATCH_SIZE > share > 1:
+            logger.info("The corpus is small; %d texts per step, where %d are the default", share, options.BATCH_SIZE)
+            self.per_device_train_batch_size = share
+
     def fit_length(self, rows: int) -> None:
         """Fit the default length of an adaptation to a corpus of so many rows.
 

@@ -119,8 +119,9 @@ def prepare_texts(
             check_texts_are_known(corpus.sample_texts(200), tokenizer)
         with reading(source_name(corpus.source)):
             corpus, rows = hold_out(corpus, args.validation_samples)
+            if not (is_stream := isinstance(corpus.rows, IterableDataset)):
+                args.fit_batch(len(corpus.rows))
             check_batch_fits(corpus.rows, args)
-        is_stream = isinstance(corpus.rows, IterableDataset)
         if not is_stream:
             args.fit_length(len(corpus.rows))
             # A last batch of one text has the loss 0. Several processes fill it with rows from the start.

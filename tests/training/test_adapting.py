@@ -96,6 +96,24 @@ def test_few_pairs_are_repeated_in_whole_passes_of_at_most_20_steps(rows, flags,
     assert config.num_train_epochs == passes and config.max_steps == flags.get("max_steps", -1)
 
 
+@pytest.mark.parametrize(
+    "rows, flags, batch",
+    [
+        (150, {}, 150),
+        (2, {}, 2),
+        (1, {}, 200),
+        (200, {}, 200),
+        (500, {}, 200),
+        (150, {"per_device_train_batch_size": 160}, 160),
+    ],
+    ids=str,
+)
+def test_a_corpus_smaller_than_the_default_batch_is_one_batch(rows, flags, batch, tmp_path):
+    config = MirrorConfig(output_dir=str(tmp_path), **flags)
+    config.fit_batch(rows)
+    assert config.train_batch_size == batch
+
+
 def test_few_pairs_of_a_masked_lm_are_read_once(tmp_path):
     config = MirrorConfig(output_dir=str(tmp_path), per_device_train_batch_size=10)
     config.resolve_for("a/model", "bert", None, pairs=True)
