@@ -19,9 +19,10 @@ from sentencex import segment
 from mirror.common.errors import InputError
 from mirror.data.augmentation import words
 from mirror.data.docstrings import split_name
-from mirror.data.document_formats import BINARY_FORMATS, TEXT_FORMATS, Block, Parsed, parse
+from mirror.data.document_formats import BINARY_FORMATS, TEXT_FORMATS, parse
 from mirror.data.files import ENDINGS as TABLES
 from mirror.data.files import ending_of
+from mirror.data.markup import Block, Parsed
 
 
 if TYPE_CHECKING:

@@ -147,8 +147,7 @@ def describe_loss(settings: dict) -> str:
         return f"{loss}: {description}"
     if loss not in ("nt_xent", "decoupled", "one_way"):  # other losses, such as a user's, bring a description
         return loss
-    learned = " initially, then learned" if settings.get("learnable_temperature") else ""
-    return f"{loss}, temperature {settings['temperature']}{learned}"
+    return f"{loss}, temperature {settings['temperature']}"
 
 
 def describe_views(settings: dict) -> str:

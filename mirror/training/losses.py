@@ -19,7 +19,6 @@ over the anchors.
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -168,8 +167,7 @@ class InfoNCE(nn.Module):
         one_of(self.FORMS)("form", form)
         if hardness is not None:
             at_least(0, "Its source uses 9")("hardness", hardness)
-        self.temperature: float | Tensor = temperature
-        self.form, self.hardness = form, hardness
+        self.temperature, self.form, self.hardness = temperature, form, hardness
 
     @classmethod
     def from_config(cls, config: MirrorConfig) -> InfoNCE:
@@ -180,7 +178,7 @@ class InfoNCE(nn.Module):
         return info_nce(first, second, self.temperature, self.form, hardness=self.hardness, **gathered)
 
     def extra_repr(self) -> str:
-        shown = f"temperature={float(self.temperature):g}, form={self.form}"
+        shown = f"temperature={self.temperature:g}, form={self.form}"
         return shown if self.hardness is None else f"{shown}, hardness={self.hardness:g}"
 
 
@@ -189,28 +187,6 @@ class MultiSimilarity(nn.Module):
 
     def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
         return multi_similarity(first, second, **gathered)
-
-
-class LearnableTemperature(nn.Module):
-    """Train the temperature of another loss too, from the loss's attribute `temperature` on.
-
-    The parameter is its logarithm, so it stays positive. It gets no weight decay, which would pull it towards 1.
-    """
-
-    def __init__(self, loss: nn.Module):
-        super().__init__()
-        if not isinstance(getattr(loss, "temperature", None), (int, float)):
-            raise InputError(f"learnable_temperature: the loss {name_of_loss(loss)} has no temperature")
-        self.loss, self.log_temperature = loss, nn.Parameter(torch.tensor(math.log(loss.temperature)))
-
-    @property
-    def temperature(self) -> Tensor:
-        """Temperature, a float32 scalar with gradient."""
-        return self.log_temperature.exp()
-
-    def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
-        self.loss.temperature = self.temperature
-        return self.loss(first, second, **gathered)
 
 
 class Matryoshka(nn.Module):
@@ -264,7 +240,7 @@ def loss_behind(change: Callable, loss: LossFunction, first: Tensor, second: Ten
 
 def takes_false_negatives(loss: LossFunction) -> bool:
     """Return whether a loss has the argument `false_negatives`, or takes any."""
-    while isinstance(loss, LearnableTemperature | Matryoshka | ProjectionHead):
+    while isinstance(loss, Matryoshka | ProjectionHead):
         loss = loss.loss
     parameters = inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).parameters
     return "false_negatives" in parameters or any(each.kind == each.VAR_KEYWORD for each in parameters.values())
@@ -280,8 +256,6 @@ def make_loss(config: MirrorConfig, width: int, loss: LossFunction | None = None
         raise InputError(f"loss must be a function or a module, got {type(loss).__name__}; --loss takes names")
     elif given := {"temperature", "hardness"} & {*config.given, *(["hardness"] if config.hardness else [])}:
         raise InputError(f"{min(given)}: the loss that was passed brings its own; leave it out of the configuration")
-    if config.learnable_temperature:
-        loss = LearnableTemperature(loss)
     if config.matryoshka_dims:
         loss = Matryoshka(loss, config.matryoshka_dims, width)
     return ProjectionHead(loss, width, config.seed) if config.projection_head else loss

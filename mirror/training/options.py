@@ -221,7 +221,6 @@ class LossOptions:
     temperature: Annotated[float | None, above(0, "The paper uses 0.04 or 0.2")] = flag(
         None, "Temperature of InfoNCE. Default of the level: 0.2 for words, 0.04 for all others."
     )
-    learnable_temperature: bool = flag(False, "Whether to train the temperature, starting from --temperature.")
     hardness: Annotated[float | None, at_least(0, "Its source uses 9")] = flag(
         None, "Factor of its cosine that each negative's logit gets (hardness_strength of sentence-transformers)."
     )
@@ -327,9 +326,8 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
             raise InputError("give --prompt or --prompt_name, not both")
         if self.pair_prompts and (self.prompt, self.prompt_name) != (None, None):
             raise InputError("give --pair_prompts, or one prompt for all texts by --prompt or --prompt_name, not both")
-        for name in ("learnable_temperature", "hardness"):
-            if self.loss == "multi_similarity" and getattr(self, name):
-                raise InputError(f"--loss multi_similarity has no --{name}; leave --{name} out, or use nt_xent")
+        if self.loss == "multi_similarity" and self.hardness:
+            raise InputError("--loss multi_similarity has no --hardness; leave --hardness out, or use nt_xent")
         if self.matryoshka_dims and self.projection_head:
             reason = "the loss does not see the saved vectors' first dimensions behind --projection_head"
             raise InputError(f"--matryoshka_dims: {reason}; leave out one of the two")

@@ -71,7 +71,7 @@ class MirrorTrainer(EncoderTrainer):
             rows, or a `Corpus`. Blank and repeated texts are dropped. A `Corpus` is used as it is.
         processing_class: the tokenizer, if it is not beside the model.
         loss: a function or module of the two views (`mirror.training.losses`), instead of `args.loss`. Projection
-            head, learnable temperature and Matryoshka dimensions of `args` wrap it.
+            head and Matryoshka dimensions of `args` wrap it.
         score: scores to compute at every evaluation, beside `eval_tasks`: a function of an `Encoder` that returns
             numbers by name. The best checkpoint can be chosen by one of them (`metric_for_best_model`).
         kwargs: callbacks, optimizers, optimizer_cls_and_kwargs as in `Trainer`. Others have no meaning here.
@@ -158,9 +158,9 @@ class MirrorTrainer(EncoderTrainer):
             self.add_callback(selection.StopWhereLost(args.keep_within))
         self.can_return_loss, self.label_names = True, []  # or there is no eval_loss without labels
         if self.is_fsdp_enabled or self.is_deepspeed_enabled:
-            flags = [name for name in ("learnable_temperature", "projection_head") if getattr(args, name)]
-            what = f"--{flags[0]}" if flags else f"a loss with parameters ({name_of_loss(objective)})"
             if self._loss_parameters:
+                named = f"a loss with parameters ({name_of_loss(objective)})"
+                what = "--projection_head" if args.projection_head else named
                 raise InputError(f"{what} does not work with FSDP or DeepSpeed; leave it out")
             if args.lora_rank and self.is_fsdp_enabled:
                 raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
@@ -321,11 +321,6 @@ class MirrorTrainer(EncoderTrainer):
         due = (self.state.global_step + 1) % self.state.logging_steps == 0
         return super()._get_grad_norm(model, grad_norm) if due else grad_norm
 
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if "loss" in logs and self.args.learnable_temperature:
-            logs["temperature"] = round(learned_temperature(self.loss), 6)
-        super().log(logs, start_time)
-
     def _monitor_views(self, first: Tensor, second: Tensor) -> None:
         first, second = first[:MONITORED_ROWS], second[:MONITORED_ROWS]
         self.monitor("alignment", alignment(first, second))
@@ -370,8 +365,3 @@ class MirrorTrainer(EncoderTrainer):
             prompts=self.base.prompts,
             state_dict=state_dict,
         )
-
-
-def learned_temperature(loss: nn.Module) -> float:
-    """Return the temperature of the `LearnableTemperature` in a loss."""
-    return next(torch.exp(value).item() for name, value in loss.named_parameters() if name.endswith("log_temperature"))

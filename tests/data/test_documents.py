@@ -399,3 +399,107 @@ def test_a_page_of_docbook_has_its_title_once_and_no_navigation(tokenizer, tmp_p
         (name, "A join combines rows."),
         (f"{name} > Inner joins", "They keep matches."),
     ]
+
+
+SPHINX = """
+Guide
+=====
+
+.. autoclass:: Program
+   :members:
+   :inherited-members:
+
+.. code-block:: python
+   :caption: run.py
+   :emphasize-lines: 2
+
+   run(program)
+
+.. note:: A short note.
+
+.. admonition:: Heading of it
+   :class: tip
+
+   Body of the admonition.
+
+.. tab-set::
+   :sync-group: system
+
+   .. tab-item:: Windows
+      :sync: windows
+
+      Inside of a tab.
+
+.. deprecated:: 3.0 Use :func:`~program.start` or :ref:`this section <start>` instead.
+
+See :ref:`a-label-without-title`.
+"""
+DIALECTS = """# Guide {#first-part}
+
+!!! note "Title of it"
+
+    Body of the admonition of MkDocs.
+
+:::tip[Hint]
+
+Body of the container of Docusaurus.
+
+:::
+
+/// warning | Title
+
+Body of the block of pymdownx.
+
+///
+
+```{note}
+:class: wide
+Body of the fence of MyST, with {ref}`a section <start>`.
+```
+
+```{code-cell} python
+run(program)
+```
+
+Term
+:   Its definition.
+"""
+
+
+def texts_of_blocks(tmp_path, name, content, kind="text"):
+    (tmp_path / name).write_text(content)
+    return [block.text for block in parse(tmp_path / name).blocks if block.kind == kind and block.text]
+
+
+@pytest.mark.parametrize("name", ["guide.rst", "guide.txt"])
+def test_directives_of_sphinx_are_read_without_their_options(name, tmp_path):
+    assert texts_of_blocks(tmp_path, name, SPHINX) == [
+        *("Note", "A short note.", "Heading of it", "Body of the admonition.", "Inside of a tab."),
+        *("Use start or this section instead.", "See a-label-without-title."),
+    ]
+    assert texts_of_blocks(tmp_path, name, SPHINX, "code") == ["run(program)"]
+    links = [block.links for block in parse(tmp_path / name).blocks if block.links]
+    assert links == [(("this section", "#start"),)]  # a label is no text to search by
+
+
+def test_dialects_of_markdown_are_prose(tmp_path):
+    assert texts_of_blocks(tmp_path, "guide.md", DIALECTS) == [
+        *("Title of it", "Body of the admonition of MkDocs.", "Body of the container of Docusaurus."),
+        *("Body of the block of pymdownx.", "Body of the fence of MyST, with a section.", "Its definition."),
+    ]
+    assert texts_of_blocks(tmp_path, "guide.md", DIALECTS, "code") == ["run(program)"]
+    assert texts_of_blocks(tmp_path, "guide.md", DIALECTS, "heading") == ["Guide", "Term"]
+    assert parse(tmp_path / "guide.md").blocks[0].ids == ("first-part", "guide")
+
+
+@pytest.mark.parametrize(
+    "content, headings",
+    [
+        ("====\nNews\n====\n\nSome text.\n", ["News"]),
+        (".. _news:\n\nNews\n====\n\nSome text.\n", ["News"]),
+        ("News\n====\n\nSome text.\n", []),
+        ("Dear all,\n\n.. well.\n", []),
+    ],
+)
+def test_a_text_file_may_be_restructured_text(content, headings, tmp_path):
+    assert texts_of_blocks(tmp_path, "news.txt", content, "heading") == headings

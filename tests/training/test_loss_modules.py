@@ -14,18 +14,28 @@ from torch import nn
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
 from mirror.training.config import MirrorConfig
-from mirror.training.losses import InfoNCE, LearnableTemperature, Matryoshka, ProjectionHead, info_nce
+from mirror.training.losses import InfoNCE, Matryoshka, ProjectionHead, info_nce
 from mirror.training.options import LOSSES
 from mirror.training.resumable import LOSS_STATE
-from mirror.training.trainer import MirrorTrainer, learned_temperature
+from mirror.training.trainer import MirrorTrainer
 from tests.processes import run_two_processes
 from tests.tiny_trainer import make_trainer, run_whole_and_resumed, weights
 
 
-TEMPERATURE = {"learnable_temperature": True, "temperature": 0.2}
 HEAD = {"projection_head": True}
 # Plain gradient descent shows the gradient itself: a parameter moves by the rate times it.
 DESCEND = {"optim": "sgd", "learning_rate": 0.05, "dropout_rate": 0.0, "max_steps": 1, "logging_steps": 1}
+
+
+class Tempered(nn.Module):
+    """InfoNCE with a temperature of 0.2 that is trained by its logarithm."""
+
+    def __init__(self):
+        super().__init__()
+        self.log_temperature = nn.Parameter(torch.tensor(math.log(0.2)))
+
+    def forward(self, first, second, **gathered):
+        return info_nce(first, second, self.log_temperature.exp(), **gathered)
 
 
 def parameters_of(trainer) -> list[torch.Tensor]:
@@ -46,7 +56,6 @@ def views_of_first_batch(trainer) -> tuple[torch.Tensor, torch.Tensor]:
         ({"matryoshka_dims": [0]}, "--matryoshka_dims must be different positive numbers, got 0"),
         ({"matryoshka_dims": [8], "projection_head": True}, "behind --projection_head; leave out one of the two"),
         ({"loss": "multi_similarity", "hardness": 1.0}, "--loss multi_similarity has no --hardness"),
-        ({"loss": "multi_similarity", "learnable_temperature": True}, "has no --learnable_temperature"),
     ],
 )
 def test_a_wrong_flag_is_named(flags, message):
@@ -61,7 +70,6 @@ def test_a_wrong_flag_is_named(flags, message):
         (lambda: InfoNCE(form="two_way"), "form 'two_way' is unknown; one of nt_xent, decoupled, one_way"),
         (lambda: InfoNCE(hardness=-1), "hardness must be 0 or more"),
         (lambda: Matryoshka(InfoNCE(), [16, 32], width=32), "--matryoshka_dims 32: the vectors have 32 dimensions"),
-        (lambda: LearnableTemperature(nn.Identity()), "the loss Identity has no temperature"),
     ],
 )
 def test_a_loss_brings_its_own_checks(make, message):
@@ -77,8 +85,8 @@ def test_every_name_is_a_loss_with_a_description(name, bert_folder, sentences, t
     assert trainer.summary.startswith(f"20 texts per step on 1 process(es), each compared with 20 by {name}, float32")
 
 
-def test_the_temperature_goes_down_its_gradient_without_decay(bert_folder, sentences, tmp_path):
-    options = DESCEND | TEMPERATURE | {"weight_decay": 0.5}
+def test_a_scalar_of_a_loss_goes_down_its_gradient_without_decay(bert_folder, sentences, tmp_path):
+    options = DESCEND | {"loss_module": Tempered, "weight_decay": 0.5}
     first, second = (
         view.double() for view in views_of_first_batch(make_trainer(bert_folder, sentences, tmp_path, **options))
     )
@@ -87,8 +95,7 @@ def test_the_temperature_goes_down_its_gradient_without_decay(bert_folder, sente
     trainer = make_trainer(bert_folder, sentences, tmp_path, **options)
     trainer.train()
     assert abs(gradient) > 0.01
-    assert math.log(learned_temperature(trainer.loss) / 0.2) == pytest.approx(-0.05 * gradient, rel=0.01)
-    assert trainer.state.log_history[0]["temperature"] == pytest.approx(learned_temperature(trainer.loss), abs=1e-6)
+    assert trainer.loss.log_temperature.item() - math.log(0.2) == pytest.approx(-0.05 * gradient, rel=0.01)
 
 
 def test_the_loss_is_computed_behind_the_head_and_it_goes_down_its_gradient(bert_folder, sentences, tmp_path):
@@ -114,7 +121,7 @@ def test_the_loss_is_computed_behind_the_head_and_it_goes_down_its_gradient(bert
     ids=str,
 )
 def test_it_is_trained_alike_in_every_way_of_training(bert_folder, sentences, tmp_path, options):
-    common = TEMPERATURE | HEAD | DESCEND | {"max_steps": 3}
+    common = HEAD | DESCEND | {"loss_module": Tempered, "max_steps": 3}
     plain = make_trainer(bert_folder, sentences, tmp_path / "plain", **common)
     start = parameters_of(plain)
     other = make_trainer(bert_folder, sentences, tmp_path / "other", **common | options)
@@ -126,7 +133,7 @@ def test_it_is_trained_alike_in_every_way_of_training(bert_folder, sentences, tm
 
 
 def test_it_is_resumed_to_the_last_bit_and_not_in_the_encoder(bert_folder, sentences, tmp_path):
-    whole, again = run_whole_and_resumed(bert_folder, sentences, tmp_path, **TEMPERATURE, **HEAD)
+    whole, again = run_whole_and_resumed(bert_folder, sentences, tmp_path, loss_module=Tempered, **HEAD)
     for mine, theirs in zip(parameters_of(again), parameters_of(whole), strict=True):
         assert torch.equal(mine, theirs)
     whole.save_model(str(tmp_path / "encoder"))
@@ -205,7 +212,6 @@ def test_a_function_is_a_loss_too_and_flags_wrap_it(bert_folder, sentences, tmp_
         ({}, "nt_xent", "loss must be a function or a module, got str; --loss takes names"),
         ({"temperature": 0.1}, InfoNCE(), "temperature: the loss that was passed brings its own"),
         ({"hardness": 1.0}, InfoNCE(), "hardness: the loss that was passed brings its own"),
-        ({"learnable_temperature": True}, nn.Identity(), "the loss Identity has no temperature"),
     ],
 )
 def test_flags_that_do_not_apply_to_a_loss_are_named(bert_folder, sentences, tmp_path, flags, loss, message):
@@ -227,7 +233,7 @@ def test_arguments_of_trainer_without_meaning_are_refused_by_name(name, advice):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrapped", [TEMPERATURE, HEAD | {"hardness": 2.0}], ids=["temperature", "head"])
+@pytest.mark.parametrize("wrapped", [HEAD, HEAD | {"hardness": 2.0}], ids=["head", "head and hardness"])
 def test_two_processes_with_cached_gradients_are_one_with_the_joint_batch(bert_folder, sentences, tmp_path, wrapped):
     options = DESCEND | {"max_steps": 3, "train_sampling_strategy": "group_by_length"} | wrapped
     one = make_trainer(bert_folder, sentences, tmp_path / "one", per_device_train_batch_size=20, **options)
