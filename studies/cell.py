@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mirror.common.errors import InputError
 from mirror.common.files import StoredWork, acquire_lock, is_complete, lock_output_dir
-from mirror.training.options import ALIGNMENT_UNIFORMITY, CRITERIA
+from mirror.training.options import OWN_TEXT
 from mirror.training.record import RunRecord
 
 
@@ -46,7 +46,7 @@ def run_cell(path: Path) -> None:
     if own_models:
         if job["dev_task"]:
             history = json.loads((models[0] / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
-            tasks |= {f"selection_{name}": agreement(history, name, job["dev_task"]) for name in CRITERIA}
+            tasks["selection_own_text"] = agreement(history, job["dev_task"])
         if own_text := own_text_of(RunRecord.load(models[0])):
             tasks["own_text"] = own_text
     content = {key: job[key] for key in ("row", "part", "seed")} | {"seconds_training": round(trained - start, 1)}
@@ -120,24 +120,23 @@ def remove_stages(folder: Path) -> None:
 # ---- Results that run_eval.py does not have --------------------------------------------------------------------------
 
 
-def agreement(log_history: Sequence[dict], criterion: str, task: str) -> dict:
-    """Compute Spearman's rho over a run's checkpoints between a criterion, negated if lower is better, and a dev task.
+def agreement(log_history: Sequence[dict], task: str) -> dict:
+    """Compute Spearman's rho over a run's checkpoints between the test on held-out texts and a dev task.
 
     Returns the fields of a result. Fewer than three checkpoints in `log_history`, of trainer_state.json, are an `InputError`.
     """
     from scipy.stats import spearmanr  # not every cell needs it
 
-    names = {f"eval_{criterion}", f"eval_{task}"}
+    names = {f"eval_{OWN_TEXT}", f"eval_{task}"}
     points = [row for row in log_history if row.get("step") != 0 and names <= row.keys()]  # 0: the base model
     if len(points) < 3:
         needed = "at least 3 are needed; train longer or lower --eval_steps"
         raise InputError(f"{len(points)} checkpoints were scored, {needed}")
-    values, dev = ([row[f"eval_{name}"] for row in points] for name in (criterion, task))
-    better = [-value for value in values] if CRITERIA[criterion] == "lower" else values
+    values, dev = ([row[f"eval_{name}"] for row in points] for name in (OWN_TEXT, task))
     return {
-        "main_score": float(spearmanr(better, dev).statistic),
+        "main_score": float(spearmanr(values, dev).statistic),
         "num_examples": len(points),
-        "dev_of_chosen": dev[better.index(max(better))],
+        "dev_of_chosen": dev[values.index(max(values))],
         "dev_of_best": max(dev),
         "dev_of_last": dev[-1],
         "steps": [row["step"] for row in points],
@@ -155,11 +154,9 @@ def own_text_of(record: RunRecord) -> dict | None:
         return None
     from scipy.stats import gmean
 
-    views = record.held_out_views or {}  # a rival has no noisy views
     return {
         "main_score": float(gmean([test["mrr_after"] for test in record.own_text])),
         "before": float(gmean([test["mrr_before"] for test in record.own_text])),
         "num_examples": record.own_text[0]["texts"],
         "tests": {test["test"]: test["mrr_after"] for test in record.own_text},
-        **{name: views[name] for name in (ALIGNMENT_UNIFORMITY,) if name in views},
     }

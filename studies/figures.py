@@ -13,7 +13,7 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 
 from mirror.evaluation.plots import COLORS, draw_histograms, draw_roc_curves, save
-from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
+from mirror.training.options import OWN_TEXT
 from studies.scores import Base, Score, base_of, column_header, published_scores, shown_columns
 from studies.study import AVERAGE
 
@@ -126,19 +126,17 @@ def _histograms(figure: SubFigure | None, base: Base) -> tuple[float, float] | N
 
 
 def _agreement(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
-    """Draw each checkpoint's label-free scores against its dev score: a row of panels per row, a color per seed."""
+    """Draw the score on held-out texts of each checkpoint against its dev score: a panel per row, a color per seed."""
     rows = list(dict.fromkeys(record["row"] for record in base.records))
-    labels = {OWN_TEXT: "test on held-out texts", ALIGNMENT_UNIFORMITY: "alignment + uniformity (lower is better)"}
     if figure is None:
-        return 4.2 * len(labels), 3.2 * len(rows)
-    grid = figure.subplots(len(rows), len(labels), squeeze=False, sharey="row")
-    for (row, criterion), axes in zip(product(rows, labels), grid.flat, strict=True):
+        return 4.2 * len(rows), 3.2
+    for row, axes in zip(rows, figure.subplots(1, len(rows), squeeze=False).flat, strict=True):
         of_row = [record for record in base.records if record["row"] == row]
         for number, record in enumerate(of_row):
-            result = record["tasks"][f"selection_{criterion}"]
+            result = record["tasks"]["selection_own_text"]
             label, color = f"seed {record['seed']}, rho {result['main_score']:.2f}", COLORS[number % len(COLORS)]
             axes.plot(result["criterion"], result["dev"], "o-", color=color, linewidth=0.6, markersize=4, label=label)
-        axes.set(title=row, xlabel=labels[criterion])
+        axes.set(title=row, xlabel="test on held-out texts")
         axes.locator_params(axis="x", nbins=5)
         axes.legend(frameon=False, fontsize=8)
     figure.supylabel("STS-B dev", fontsize="medium")

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import spearmanr, t
 
 from mirror.evaluation.published import checkpoint_name
-from mirror.training.options import ALIGNMENT_UNIFORMITY, OWN_TEXT
+from mirror.training.options import OWN_TEXT
 from studies.study import AVERAGE, Cell, Claim, Column, Study, family_of
 
 
@@ -199,7 +199,7 @@ def criteria(run: dict) -> dict[str, float]:
     """Return the values of a run's criteria. Higher is better."""
     result = run["tasks"][OWN_TEXT]
     tests = result["tests"] if len(result["tests"]) > 1 else {}
-    return {OWN_TEXT: result["main_score"], **tests, ALIGNMENT_UNIFORMITY: -result[ALIGNMENT_UNIFORMITY]}
+    return {OWN_TEXT: result["main_score"], **tests}
 
 
 def correlations(records: Sequence[dict], task: str) -> dict[str, tuple[float | None, float | None]]:
@@ -228,10 +228,9 @@ def correlations(records: Sequence[dict], task: str) -> dict[str, tuple[float | 
 
 def format_runs(study: Study, records: Sequence[dict]) -> str:
     """Format Markdown tables: correlations by corpus and task, the run that each criterion would choose, and all runs."""
-    names, choosing = [OWN_TEXT, "words", "halves", ALIGNMENT_UNIFORMITY], (OWN_TEXT, ALIGNMENT_UNIFORMITY)
+    names = [OWN_TEXT, "words", "halves"]
     rhos, tables = [["trained on", "scored on", "runs", *names]], []
-    by = [f"by {name}" for name in choosing]
-    choices = [["trained on", "base", "scored on", "runs", "worst", "mean", *by, "best"]]
+    choices = [["trained on", "base", "scored on", "runs", "worst", "mean", f"by {OWN_TEXT}", "best"]]
     for corpus in dict.fromkeys(record["part"] for record in records if record["part"]):
         of_corpus = [record for record in records if record["part"] == corpus]
         tasks = [task for task in study.scored if any(task in run["tasks"] for run in of_corpus)]
@@ -246,9 +245,8 @@ def format_runs(study: Study, records: Sequence[dict]) -> str:
             runs = [run for run in of_corpus if base_of(run) == base]
             for task in tasks if OWN_TEXT in runs[0]["tasks"] else ():
                 scores = [run["tasks"][task]["main_score"] for run in runs]
-                by_name = ([criteria(run)[name] for run in runs] for name in choosing)
-                chosen = [scores[int(np.argmax(each))] for each in by_name]
-                values = (min(scores), float(np.mean(scores)), *chosen, max(scores))
+                chosen = scores[int(np.argmax([criteria(run)[OWN_TEXT] for run in runs]))]
+                values = (min(scores), float(np.mean(scores)), chosen, max(scores))
                 choices.append([corpus, base, task, str(len(runs)), *(f"{value:.4f}" for value in values)])
             before = [record for record in records if not record["part"] and base_of(record) == base]
             for record in [*before, *runs]:

@@ -28,7 +28,7 @@ MISTAKES = (
     ("run_mirror --level paragraph", "--level 'paragraph' is unknown"),
     ("run_mirror --loss nt_xnt", "did you mean 'nt_xent'?"),
     ("run_mirror --packing never", "--packing 'never' is unknown"),
-    ("run_mirror --select_by alignment", "--select_by 'alignment' is unknown; one of own_text, alignment_uniformity"),
+    ("run_mirror --select_by alignment", "--select_by 'alignment' is unknown; one of own_text"),
     ("run_mirror --config absent.yaml", "--config absent.yaml: no such file, and no published recipe"),
     ("run_mirror --config wrd-bert.yaml", "did you mean 'word-bert'?"),
     ("run_mirror --config recipes/word-bert.yaml --train_file absent.txt", "absent.txt: no such file"),

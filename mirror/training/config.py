@@ -276,10 +276,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             self.save_total_limit = self.save_total_limit or 1  # beside the last one
             self.load_best_model_at_end = True
         if self.select_by:
-            self.metric_for_best_model = self.select_by
-        criterion = (self.metric_for_best_model or "").removeprefix("eval_")
-        if criterion in options.CRITERIA:
-            self.greater_is_better = options.CRITERIA[criterion] == "higher"
+            self.metric_for_best_model, self.greater_is_better = self.select_by, True
         if self.eval_tasks:
             self.eval_on_start = True
             if self.eval_strategy == IntervalStrategy.NO:

@@ -66,8 +66,7 @@ LOSSES = {
     **dict.fromkeys(("nt_xent", "decoupled", "one_way"), "mirror.training.losses.InfoNCE"),
     "multi_similarity": "mirror.training.losses.MultiSimilarity",
 }
-OWN_TEXT, ALIGNMENT_UNIFORMITY = "own_text", "alignment_uniformity"
-CRITERIA = {OWN_TEXT: "higher", ALIGNMENT_UNIFORMITY: "lower"}  # values of --select_by, and which scores are better
+OWN_TEXT = "own_text"  # the value of --select_by
 KEEP, KEEP_STEP = "keep", "keep_step"  # the score of --keep, and the last step that kept enough of it
 KEEP_WITHIN = 0.01  # allowed loss of a score
 KEEP_WITHIN_TEXTS = 0.05  # allowed loss of the rank correlation of cosines
@@ -263,10 +262,10 @@ class EvaluationOptions:
             "corpus, none of a corpus below 500 texts. 0 to train on all.",
         )
     )
-    select_by: Annotated[str | None, one_of(CRITERIA)] = flag(
+    select_by: Annotated[str | None, one_of([OWN_TEXT])] = flag(
         None,
-        "Keep the checkpoint that scores best on the held-out texts, out of ten unless --eval_steps says otherwise: "
-        f"{', '.join(CRITERIA)}. Without a value: {OWN_TEXT}. Default: the last step.",
+        "Keep the checkpoint that scores best on the held-out texts, out of ten unless --eval_steps says otherwise. Default: the "
+        "last step.",
         nargs="?",
         const=OWN_TEXT,
     )

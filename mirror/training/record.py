@@ -30,7 +30,7 @@ LOCAL_BASE = "_base_model.txt"  # the underscore keeps it out of pushes
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
 ALWAYS_KEPT = {"learning_rate", "num_train_epochs", "gradient_accumulation_steps", "seed", "weight_decay"}
 ALWAYS_KEPT |= {"per_device_train_batch_size"}
-LATER = ("own_text", "own_text_together", "held_out_views", "kept", "distilled")  # not in earlier records
+LATER = ("own_text", "own_text_together", "kept", "distilled")  # not in earlier records
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
@@ -64,8 +64,6 @@ class RunRecord:
         settings: every setting that matters, as plain data (`collect_settings`).
         cosine_after_reload: lowest cosine between the encoder in memory and the saved one, by library.
         own_text, own_text_together: `OwnTextTest.compare` for each test on held-out texts, and `compare_together`.
-        held_out_views: alignment and uniformity on the held-out texts, with the same noise in every run. None without
-            `--eval_strategy`.
         kept: `mirror.training.selection.outcome`. None without `--keep`.
         distilled: measures of teacher and student by name. None: the run was no distillation, or was not compared.
     """
@@ -80,7 +78,6 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=versions)
     own_text: list[dict] | None = None
     own_text_together: dict[str, float] | None = None
-    held_out_views: dict[str, float] | None = None
     kept: dict | None = None
     distilled: dict[str, list[float]] | None = None
 

@@ -130,7 +130,7 @@ def prepare_texts(
                 why = "the last batch of an epoch has one text and no negatives; dropped"
                 logger.warning("--dataloader_drop_last false: %s", why)
                 args.dataloader_drop_last = True
-        held_out = None if rows is None else HeldOutScores(rows, tokenizer, views, args)
+        held_out = None if rows is None else HeldOutScores(rows, args)
         if held_out is None and args.select_by:
             advice = "the corpus is small; name a number of --validation_samples"
             raise InputError(f"--select_by {args.select_by}: {advice}")

@@ -5,30 +5,24 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from datasets import Dataset
-from torch import Tensor
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerState
+from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import IntervalStrategy
 
 from mirror.common.errors import InputError
-from mirror.common.vectors import alignment, uniformity, unit_length
-from mirror.data.augmentation import DEFAULT_RATES
-from mirror.data.batches import both_views
+from mirror.common.vectors import unit_length
 from mirror.data.cleaning import even_places
 from mirror.data.corpus import load_texts
 from mirror.data.source import CorpusSource
-from mirror.data.views import TwoViewDataset, ViewSettings
 from mirror.evaluation.own_text import OwnTextTest, combined_score, compare_all, make_row_tests
 from mirror.evaluation.run import is_own, make_plan
 from mirror.evaluation.task import is_task
 from mirror.modeling.encoder import Encode, Encoder
-from mirror.training.options import ALIGNMENT_UNIFORMITY, KEEP, OWN_TEXT
+from mirror.training.options import KEEP, OWN_TEXT
 from mirror.training.resumable import NothingToSave, RunIsComplete
 
 
@@ -61,45 +55,14 @@ def combine_scorers(*scorers: Scorer | None) -> Scorer | None:
     return score
 
 
-def alignment_uniformity_scorer(dataset: TwoViewDataset) -> Scorer:
-    """Return a scorer by `alignment` and `uniformity` of held-out texts (Wang & Isola 2020) and their sum."""
-
-    def score(encoder: Encoder) -> dict[str, float]:
-        first, second = noisy_views(encoder, dataset)  # (N, D) each
-        align, uniform = alignment(first, second).item(), uniformity(first).item()
-        return {"alignment": align, "uniformity": uniform, ALIGNMENT_UNIFORMITY: align + uniform}
-
-    return score
-
-
-@torch.no_grad()
-def noisy_views(encoder: Encoder, dataset: TwoViewDataset) -> tuple[Tensor, Tensor]:
-    """Encode both views of N texts with the noise of training, (N, D) each.
-
-    Without dropout both views of a word would be the same vector, and the alignment 0 for every checkpoint. The noise
-    has a fixed seed, the same for all checkpoints, and the random state of the run does not change.
-    """
-    device = encoder.model.device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(NOISE_SEED)
-        encoder.model.train()
-        starts = range(0, len(dataset), BATCH_SIZE)
-        rows = (dataset.__getitems__(list(range(start, min(start + BATCH_SIZE, len(dataset))))) for start in starts)
-        views = [encoder.forward(both_views(batch)).float().chunk(2) for batch in rows]
-        encoder.model.eval()
-    first, second = (torch.cat(side) for side in zip(*views, strict=True))
-    return first, second
-
-
 class HeldOutScores:
     """Tests on the texts held out of a run: before, during and after training.
 
-    `criteria` are scorers for every evaluation: alignment and uniformity, and the tests. `views` is the former with the
-    same noise in every run. Without evaluations there are neither. `tests` are those that fit the texts. None fits: a line
-    in the log, or an `InputError` for `--select_by own_text`.
+    `tests` are those that fit the texts. None fits: a line in the log, or an `InputError` for `--select_by own_text`. `score`
+    is their score at every evaluation, None without tests or evaluations.
     """
 
-    def __init__(self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, views: ViewSettings, args: MirrorConfig):
+    def __init__(self, rows: Dataset, args: MirrorConfig):
         self.tests: list[OwnTextTest] = []
         tests_required = args.select_by == OWN_TEXT
         try:
@@ -118,19 +81,9 @@ class HeldOutScores:
                 self.tests = []
                 untested = "names and words are not tested: no test without labels follows synonyms or similarity"
                 logger.info("on your text: %s. %s", untested, measures)
-        self.criteria: list[Scorer] = []
-        self.views: Scorer | None = None
-        if args.eval_strategy == IntervalStrategy.NO:
-            return
-        self.criteria.append(alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, views)))
-        if self.tests:
-            self.criteria.append(lambda encoder: {OWN_TEXT: combined_score(self.ranks(encoder))})
-        # A tenth of the words removed, which needs no mask token, and the dropout of training: the same noise in every
-        # run, so that runs with different noise can be compared.
-        same = replace(
-            views, augmentation="delete", rate=DEFAULT_RATES["delete"], span_mask_length=0, both_views=False
-        )
-        self.views = alignment_uniformity_scorer(TwoViewDataset(rows, tokenizer, same))
+        self.score: Scorer | None = None
+        if self.tests and args.eval_strategy != IntervalStrategy.NO:
+            self.score = lambda encoder: {OWN_TEXT: combined_score(self.ranks(encoder))}
 
     def ranks(self, encoder: Encoder) -> list[np.ndarray]:
         """Return for each test the rank of each text, (N,)."""
@@ -138,8 +91,7 @@ class HeldOutScores:
 
     def compare(self, before: Sequence[np.ndarray], encoder: Encoder) -> dict:
         """Return what the record says of the held-out texts, from the ranks of the base model and the trained encoder."""
-        found = compare_all(self.tests, before, self.ranks(encoder))
-        return found | {"held_out_views": self.views(encoder)} if self.views else found
+        return compare_all(self.tests, before, self.ranks(encoder))
 
 
 class CosinesOfBase:

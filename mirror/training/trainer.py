@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
+from transformers.trainer_utils import IntervalStrategy
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.distributed import gather_with_gradient, rank
@@ -114,8 +115,13 @@ class MirrorTrainer(EncoderTrainer):
         if isinstance(rows, IterableDataset):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
-        label_free = self.held_out.criteria if self.held_out else []
-        self.score = selection.combine_scorers(*label_free, score_tasks, score, self._score_kept)
+        own_text = self.held_out.score if self.held_out else None
+        self.score = selection.combine_scorers(own_text, score_tasks, score, self._score_kept)
+        if self.score is None and args.eval_strategy != IntervalStrategy.NO:
+            advice = "leave it out, or name tasks in --eval_tasks or a score in --keep"
+            raise InputError(
+                f"--eval_strategy {args.eval_strategy.value}: no test fits the texts that are held out; {advice}"
+            )
         if packed:
             collator = PackedCollator(first_position(model), tokenizer.pad_token_id)
         else:

@@ -203,7 +203,6 @@ ANSWERS = {
     "own_text": {"main_score": 0.5, "before": 0.4},
     "qqp_cosine": {"main_score": 0.7, "gap": 0.1, "histogram": HISTOGRAM},
     "selection_own_text": SELECTION,
-    "selection_alignment_uniformity": SELECTION,
     "language_bias": {"languages": ["de", "fr", "zh"], "matrix": [[0.2, 0.5, 0.3]] * 3},
     "tatoeba_projection": {"points": {"fra": [[[0, 1], [1, 0]], [[0.5, 1], [1, 0.2]]]}},
 }

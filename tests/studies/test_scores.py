@@ -101,56 +101,49 @@ def test_each_part_of_a_row_fills_its_own_columns_and_further_rows_report_other_
 
 
 def history(points):
-    """One criterion in which lower is better, and one in which higher is."""
-    return [
-        {"step": n, "eval_alignment_uniformity": criterion, "eval_own_text": -criterion, "eval_dev": dev}
-        for n, (criterion, dev) in enumerate(points, start=1)
-    ]
+    return [{"step": n, "eval_own_text": -value, "eval_dev": dev} for n, (value, dev) in enumerate(points, start=1)]
 
 
-@pytest.mark.parametrize("criterion", ["alignment_uniformity", "own_text"])
-def test_a_better_criterion_should_mean_a_higher_dev_score(criterion):
-    base_model = [
-        {"step": 0, "eval_own_text": 9.0, "eval_alignment_uniformity": -9.0, "eval_dev": 0.1}
-    ]  # no checkpoint
-    perfect = agreement(base_model + history([(-1.0, 0.5), (-2.0, 0.6), (-3.0, 0.9)]), criterion, "dev")
+def test_a_better_criterion_should_mean_a_higher_dev_score():
+    base_model = [{"step": 0, "eval_own_text": 9.0, "eval_dev": 0.1}]  # no checkpoint
+    perfect = agreement(base_model + history([(-1.0, 0.5), (-2.0, 0.6), (-3.0, 0.9)]), "dev")
     assert perfect["main_score"] == pytest.approx(1) and perfect["dev_of_chosen"] == 0.9
     # ranks of the criterion, the best highest, 1 3 2, of dev 2 1 3: rho = 1 - 6 * (1 + 4 + 1) / 24 = -0.5
-    mixed = agreement([{"loss": 1.0, "step": 3}, *history([(-1.0, 0.6), (-3.0, 0.5), (-2.0, 0.9)])], criterion, "dev")
+    mixed = agreement([{"loss": 1.0, "step": 3}, *history([(-1.0, 0.6), (-3.0, 0.5), (-2.0, 0.9)])], "dev")
     assert mixed["main_score"] == pytest.approx(-0.5)
     assert (mixed["dev_of_chosen"], mixed["dev_of_best"], mixed["dev_of_last"]) == (0.5, 0.9, 0.9)
     with pytest.raises(InputError, match="2 checkpoints were scored, at least 3"):
-        agreement(history([(-1.0, 0.5), (-2.0, 0.6)]), criterion, "dev")
+        agreement(history([(-1.0, 0.5), (-2.0, 0.6)]), "dev")
 
 
-def own_text_run(row: str, words: float, halves: float, uniformity: float, score: float) -> dict:
+def own_text_run(row: str, words: float, halves: float, score: float) -> dict:
     own_text = {"main_score": (words * halves) ** 0.5, "tests": {"words": words, "halves": halves}}
-    own_text |= {"alignment_uniformity": uniformity, "before": 0.12}
+    own_text |= {"before": 0.12}
     return {"row": row, "part": "docstrings", "tasks": {"own_text": own_text, "stsb_dev": {"main_score": score}}}
 
 
 RUNS = [
-    own_text_run("one, a", 0.1, 0.3, -1.0, 0.1),
-    own_text_run("one, b", 0.2, 0.4, -2.0, 0.2),
-    own_text_run("one, c", 0.3, 0.2, -3.0, 0.3),
-    own_text_run("two, a", 0.4, 0.9, -3.0, 0.9),
-    own_text_run("two, b", 0.5, 0.8, -2.0, 0.8),
-    own_text_run("two, c", 0.6, 0.7, -1.0, 0.7),
+    own_text_run("one, a", 0.1, 0.3, 0.1),
+    own_text_run("one, b", 0.2, 0.4, 0.2),
+    own_text_run("one, c", 0.3, 0.2, 0.3),
+    own_text_run("two, a", 0.4, 0.9, 0.9),
+    own_text_run("two, b", 0.5, 0.8, 0.8),
+    own_text_run("two, c", 0.6, 0.7, 0.7),
 ]
 
 
 def test_without_enough_runs_or_differences_there_is_no_correlation():
     assert correlations(RUNS[:2], "stsb_dev")["own_text"] == (None, None)
-    equal = [own_text_run(f"one, {score}", 0.2, 0.2, -1.0, score) for score in (0.1, 0.2, 0.3)]
+    equal = [own_text_run(f"one, {score}", 0.2, 0.2, score) for score in (0.1, 0.2, 0.3)]
     assert correlations(equal, "stsb_dev")["own_text"] == (None, None)
     assert correlations(RUNS, "simlex999")["own_text"] == (None, None)
 
 
 def test_every_seed_of_a_row_counts_in_a_correlation():
     """Three seeds of one row, ordered by the criterion as by the task, and one row against the order."""
-    seeds = [own_text_run("one, a", value, value, -1.0, value) for value in (0.1, 0.2, 0.3)]
+    seeds = [own_text_run("one, a", value, value, value) for value in (0.1, 0.2, 0.3)]
     assert correlations(seeds, "stsb_dev")["own_text"] == (pytest.approx(1.0), pytest.approx(1.0))
-    runs = [*seeds, own_text_run("two, a", 0.4, 0.4, -1.0, 0.0)]
+    runs = [*seeds, own_text_run("two, a", 0.4, 0.4, 0.0)]
     by_hand = spearmanr([0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.0]).statistic
     assert correlations(runs, "stsb_dev")["own_text"] == (pytest.approx(by_hand), pytest.approx(1.0))
 
@@ -158,11 +151,11 @@ def test_every_seed_of_a_row_counts_in_a_correlation():
 def test_the_tables_of_own_text_have_correlations_choices_and_runs_by_corpus():
     before = {"row": "one, before", "part": "", "tasks": {"stsb_dev": {"main_score": 0.05}}}
     table = format_runs(STUDIES["own_text"], [before, *RUNS, *(run | {"part": "words"} for run in RUNS)])
-    assert table.count(" | 0.77 (0.00) | 0.83 (0.25) | 0.48 (1.00) |\n") == 2
+    assert table.count(" | 0.77 (0.00) | 0.83 (0.25) |\n") == 2
     for corpus in ("docstrings", "words"):
         assert f"| {corpus} | stsb_dev | 6 | " in table
-        assert f"| {corpus} | one | stsb_dev | 3 | 0.1000 | 0.2000 | 0.2000 | 0.3000 | 0.3000 |\n" in table
-        assert f"| {corpus} | two | stsb_dev | 3 | 0.7000 | 0.8000 | 0.7000 | 0.9000 | 0.9000 |\n" in table
+        assert f"| {corpus} | one | stsb_dev | 3 | 0.1000 | 0.2000 | 0.2000 | 0.3000 |\n" in table
+        assert f"| {corpus} | two | stsb_dev | 3 | 0.7000 | 0.8000 | 0.7000 | 0.9000 |\n" in table
         assert f"| {corpus} | stsb_dev | own_text, before | own_text, after |\n" in table
     assert table.count("| one, before | 0.0500 |  |  |\n| one, a | 0.1000 | 0.1200 | 0.1732 |\n") == 2
     assert "simlex999" not in table
@@ -171,12 +164,11 @@ def test_the_tables_of_own_text_have_correlations_choices_and_runs_by_corpus():
 def test_the_record_of_a_run_is_read():
     tests = [{"test": "words", "texts": 60, "mrr_before": 0.1, "mrr_after": 0.4},
              {"test": "halves", "texts": 60, "mrr_before": 0.4, "mrr_after": 0.9}]  # fmt: skip
-    run = RunRecord("mirror", {}, {}, {}, {}, {}, own_text=tests, held_out_views={"alignment_uniformity": -2.5})
+    run = RunRecord("mirror", {}, {}, {}, {}, {}, own_text=tests)
     assert own_text_of(run) == {
         "main_score": pytest.approx(0.6),
         "before": pytest.approx(0.2),
         "num_examples": 60,
         "tests": {"words": 0.4, "halves": 0.9},
-        "alignment_uniformity": -2.5,
     }
     assert own_text_of(replace(run, own_text=None)) is None

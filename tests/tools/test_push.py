@@ -9,6 +9,7 @@ import re
 import shutil
 import socket
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -142,6 +143,7 @@ def test_nothing_of_this_machine_is_pushed_or_logged(train, server, corpus, tmp_
     home = tmp_path / "home" / USER
     (home / "corpus").mkdir(parents=True)
     lines = Path(corpus).read_text().splitlines()
+    lines = [f"{line} {other}" for line, other in pairwise(lines)]  # as long as the tests need
     for name, part in (("a", lines[:120]), ("b", lines[120:])):
         (home / "corpus" / f"{name}.txt").write_text("\n".join(part))
     for variable in ("USER", "LOGNAME", "USERNAME"):
@@ -150,8 +152,8 @@ def test_nothing_of_this_machine_is_pushed_or_logged(train, server, corpus, tmp_
     monkeypatch.setattr(socket, "gethostname", lambda: HOST)
     monkeypatch.setattr(platform, "node", lambda: HOST)
     train(
-        f"--train_file {home}/corpus/*.txt --output_dir {home}/out --max_steps 4 --validation_samples 40 --eval_strategy steps"
-        " --eval_steps 2 --load_best_model_at_end true --metric_for_best_model alignment_uniformity --save_strategy steps"
+        f"--train_file {home}/corpus/*.txt --output_dir {home}/out --max_steps 4 --validation_samples 60 --eval_strategy steps"
+        " --eval_steps 2 --load_best_model_at_end true --metric_for_best_model own_text --save_strategy steps"
         f" --save_steps 2 --push_to_hub --hub_model_id me/mine --hub_strategy all_checkpoints --hub_token {TOKEN}"
     )
     files = server.repos["me/mine"]["files"]

@@ -38,8 +38,8 @@ def test_the_released_code_s_optimizer_is_the_default(parse):
 
 
 def test_select_by_alone_means_the_test_on_own_text(parse):
-    chosen = [parse(*argv).select_by for argv in ((), ("--select_by",), ("--select_by", "alignment_uniformity"))]
-    assert chosen == [None, "own_text", "alignment_uniformity"]
+    chosen = [parse(*argv).select_by for argv in ((), ("--select_by",), ("--select_by", "own_text"))]
+    assert chosen == [None, "own_text", "own_text"]
 
 
 def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse):

@@ -68,16 +68,12 @@ def test_a_run_within_the_bound_goes_to_its_end(bert_folder, sentences, tmp_path
 
 def test_select_by_chooses_among_the_steps_within_the_bound(bert_folder, sentences, tmp_path, scored):
     scored(0.8, 0.8, 0.8, 0.7)
-    flags = FLAGS | {"validation_samples": 60, "select_by": "alignment_uniformity", "learning_rate": 1e-2}
+    flags = FLAGS | {"validation_samples": 60, "select_by": "own_text", "learning_rate": 1e-2}
     trainer = make_trainer(bert_folder, sentences, tmp_path, keep="mine", **flags)
     trainer.train()
-    curve = {
-        row["step"]: row["eval_alignment_uniformity"]
-        for row in trainer.state.log_history
-        if "eval_alignment_uniformity" in row
-    }
+    curve = {row["step"]: row["eval_own_text"] for row in trainer.state.log_history if "eval_own_text" in row}
     assert list(curve) == [0, 2, 4, 6]
-    assert trainer.measured["kept"]["step"] == min((2, 4), key=curve.get) == trainer.state.best_global_step
+    assert trainer.measured["kept"]["step"] == max((2, 4), key=curve.get) == trainer.state.best_global_step
 
 
 def test_where_no_step_is_within_the_bound_nothing_is_saved(bert_folder, sentences, tmp_path, monkeypatch, capsys):
