@@ -29,12 +29,9 @@ UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3041-\u30ff\u31f0-\u31ff\u3
 WORD = re.compile(f"[{UNSPACED}]|[^\\s{UNSPACED}]+")
 
 
-def view_rng(seed: int, epoch: int, row: int, first_view: bool = False) -> np.random.Generator:
-    """Return the random generator of one row of one epoch: the same in any process, in any worker and after a resume.
-
-    The generators of the first and the second view are independent.
-    """
-    return np.random.default_rng([seed, epoch, row, *([1] if first_view else [])])
+def view_rng(seed: int, epoch: int, row: int) -> np.random.Generator:
+    """Return the random generator of one row of one epoch: the same in any process, in any worker and after a resume."""
+    return np.random.default_rng([seed, epoch, row])
 
 
 def words(text: str) -> list[tuple[int, int]]:

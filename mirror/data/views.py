@@ -49,11 +49,10 @@ class ViewSettings:
     seed: int
     augmentation: str | UserNoise = "span"
     rate: float = 0.0  # share of words or tokens changed; spans, `none` and functions have none
-    both_views: bool = False  # whether the first view is noisy too; otherwise it is the text itself
     prompt: str = ""  # text before every text, without noise
     second_prompt: str | None = None  # the same for second views, where it differs
 
-    def view(self, text: str, rng: np.random.Generator, first_view: bool = False) -> View:
+    def view(self, text: str, rng: np.random.Generator) -> View:
         """Return the text with its noise. Single tokens are masked later, in `ViewTokenizer.masked`."""
         if callable(self.augmentation):
             # Its result is plain text: a `[MASK]` in it is characters, not the mask token.
@@ -66,7 +65,7 @@ class ViewSettings:
         else:
             view = AUGMENTATIONS[self.augmentation].change(text, self.rate, rng)
         first, *rest = view if self.mask_token is None else [f" {self.mask_token} ".join(view)]
-        prompt = self.prompt if first_view or self.second_prompt is None else self.second_prompt
+        prompt = self.prompt if self.second_prompt is None else self.second_prompt
         return [prompt + first, *rest]
 
 
@@ -126,20 +125,13 @@ def tokenize_rows(
     """
     to_ids = ViewTokenizer(tokenizer, settings.max_seq_length)
 
-    def noisy_ids(texts: list[str], first_view: bool) -> list[list[int]]:
-        rngs = [view_rng(settings.seed, epoch, row, first_view) for row in rows]
-        ids = to_ids([settings.view(text, rng, first_view) for text, rng in zip(texts, rngs, strict=True)])
-        if settings.augmentation != "token":
-            return ids
-        return [to_ids.masked(row, settings.rate, rng) for row, rng in zip(ids, rngs, strict=True)]
-
     # Among pairs, a row without a second text has two views of the first.
     second = [pair or text for text, pair in zip(batch["text"], batch.get("text_pair", batch["text"]), strict=True)]
-    if settings.both_views:
-        first_ids = noisy_ids(batch["text"], True)
-    else:
-        first_ids = to_ids([[settings.prompt + text] for text in batch["text"]])
-    return {"first_ids": first_ids, "second_ids": noisy_ids(second, False)}
+    rngs = [view_rng(settings.seed, epoch, row) for row in rows]
+    second_ids = to_ids([settings.view(text, rng) for text, rng in zip(second, rngs, strict=True)])
+    if settings.augmentation == "token":
+        second_ids = [to_ids.masked(row, settings.rate, rng) for row, rng in zip(second_ids, rngs, strict=True)]
+    return {"first_ids": to_ids([[settings.prompt + text] for text in batch["text"]]), "second_ids": second_ids}
 
 
 class TwoViewDataset(TorchDataset):

@@ -9,7 +9,7 @@ of the six other languages equally often and the language of the query, where al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,8 +21,6 @@ from sklearn.decomposition import PCA
 
 from mirror.common.errors import InputError
 from mirror.common.vectors import alignment, top_k, uniformity, unit_length
-from mirror.evaluation import plots
-from mirror.evaluation.results import file_name
 from mirror.evaluation.task import DataFile, LineFile, Options, Task
 from mirror.modeling.encoder import Encode
 
@@ -60,7 +58,6 @@ def tasks(data_dir: Path, options: Options) -> list[Task]:
             dataset="PAWS-X",
             hub=("google-research-datasets/paws-x",),
             published="CMLM Figure 2 (a plot without numbers)",
-            plot=plot_language_bias,
         ),
         Task(
             name="tatoeba_projection",
@@ -176,16 +173,6 @@ def language_neutrality(matrix: np.ndarray) -> float:
     """
     unbiased = (1 - np.eye(len(matrix))) / (len(matrix) - 1)
     return float(1 - np.abs(matrix - unbiased).sum(axis=1).mean() / 2)
-
-
-def plot_language_bias(results: Mapping[str, dict], folder: Path) -> list[Path]:
-    """Draw the language matrix of each model (see `Task.plot`)."""
-    paths = {model: folder / f"language_bias_{file_name(model)}" for model in results}
-    drawn = (
-        plots.language_heat_map(paths[model], each["matrix"], each["languages"], model)
-        for model, each in results.items()
-    )
-    return [path for written in drawn for path in written]
 
 
 def score_projection(encode: Encode, data_dir: Path) -> dict:

@@ -95,41 +95,6 @@ def draw_roc_curves(figure: Figure | SubFigure, curves: Mapping[str, dict]) -> N
     axes.legend(loc="lower right", frameon=False, fontsize=9)
 
 
-def language_heat_map(path: Path, matrix: Sequence, languages: Sequence[str], title: str = "") -> list[Path]:
-    """Draw a heat map of retrieved languages (CMLM Figure 2); `matrix` is (L, L), one row per query language."""
-    matrix = np.asarray(matrix)
-    size = 0.75 * len(languages)
-    figure = _figure(size + 1.8, size + 1.0)
-    axes = figure.subplots()
-    image = axes.imshow(matrix, cmap="Blues", vmin=0, vmax=1)
-    for (row, column), share in np.ndenumerate(matrix):
-        color = "white" if share > 0.5 else "black"
-        axes.text(column, row, f"{share:.2f}", ha="center", va="center", color=color, fontsize=9)
-    axes.set_xticks(range(len(languages)), languages)
-    axes.set_yticks(range(len(languages)), languages)
-    axes.set(xlabel="language retrieved", ylabel="language of the query")
-    figure.colorbar(image, ax=axes, shrink=0.8, label="share of queries")
-    return save(figure, path, title)
-
-
-def translation_scatter(
-    path: Path, source: np.ndarray, english: np.ndarray, names: tuple[str, str], title: str = ""
-) -> list[Path]:
-    """Draw N sentences, (N, D), and their translations, (N, D), joined in pairs, on two components (CMLM Figure 3)."""
-    from sklearn.decomposition import PCA
-
-    points = PCA(2, random_state=0).fit_transform(np.concatenate([source, english]))  # (2N, 2)
-    pairs = np.stack([points[: len(source)], points[len(source) :]], axis=1)  # (N, 2 sides, 2 coordinates)
-    figure = _figure(6.4, 5.6)
-    axes = figure.subplots()
-    axes.plot(*pairs.transpose(2, 1, 0), color="0.8", linewidth=0.6, zorder=1)
-    for side, (name, marker) in enumerate(zip(names, "o^", strict=True)):
-        axes.scatter(*pairs[:, side].T, s=18, color=COLORS[side], marker=marker, label=name, zorder=2)
-    axes.set(xlabel="first principal component", ylabel="second principal component")
-    axes.legend(frameon=False)
-    return save(figure, path, title)
-
-
 def score_bars(path: Path, columns: Sequence[str], table: Table, metrics: Sequence[str]) -> list[Path]:
     """Draw one bar for each of T tasks and each model, its value at its end, in a panel for each metric.
 
@@ -185,6 +150,17 @@ def ranking_bars(path: Path, scores: Mapping[str, tuple[float, float | None]], l
     axes.barh(list(scores), values, xerr=ends, color=COLORS[0], ecolor=COLORS[6], height=0.6)
     axes.invert_yaxis()
     axes.set(xlim=(min(0.0, *values), None), xlabel=label)
+    return save(figure, path, "")
+
+
+def merge_curve(path: Path, curve: Sequence[Mapping[str, float]], weight: float) -> list[Path]:
+    """Draw the scores of each weight that `--merge auto` tried, a panel for each score, and the one that it chose."""
+    names = [name for name in curve[0] if name != "weight"]
+    figure = _figure(3.4 * len(names), 2.8)
+    for name, axes in zip(names, figure.subplots(1, len(names), squeeze=False)[0], strict=True):
+        axes.plot([each["weight"] for each in curve], [each[name] for each in curve], "o-", color=COLORS[0])
+        axes.axvline(weight, color=COLORS[1], linewidth=0.8)
+        axes.set(xlabel="weight of the trained weights", ylabel=name)
     return save(figure, path, "")
 
 

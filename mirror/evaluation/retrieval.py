@@ -17,15 +17,12 @@ from pathlib import Path
 import datasets
 import evaluate
 import numpy as np
-from accelerate import PartialState
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from mirror.common.errors import InputError
 from mirror.common.vectors import gold_ranks, ranks_in_scores, top_k, unit_length
 from mirror.data import docstrings as docstring_corpus
-from mirror.evaluation import plots
 from mirror.evaluation.labeled_pairs import compare, plot_histograms
-from mirror.evaluation.results import file_name
 from mirror.evaluation.sts import InMemoryMetric
 from mirror.evaluation.task import DataFile, Options, Task
 from mirror.modeling.encoder import Encode, encode_sides
@@ -51,7 +48,7 @@ def tasks(data_dir: Path, options: Options) -> list[Task]:
             fields = {"groups": ("tatoeba", "tatoeba_xtreme"), "published": published}
         file = DataFile(f"tatoeba/{language}-eng.tsv", ("source", "english"), rows)
         protocol = f"{language} -> eng, nearest by cosine among all English sentences of the file"
-        fields |= {"dataset": f"Tatoeba ({language}-eng)", "plot_vectors": partial(plot_translations, language, file)}
+        fields |= {"dataset": f"Tatoeba ({language}-eng)"}
         scored = partial(score_tatoeba, file)
         all_found.append(Task(f"tatoeba_{language}", "accuracy", protocol, (file,), scored, **fields))
     for name, part in (("docs_search", "test"), ("docs_search_dev", "dev")):
@@ -92,18 +89,6 @@ def retrieval_accuracy(queries: np.ndarray, entries: np.ndarray) -> float:
     """Compute the fraction of queries (N, D) whose nearest entry (N, D) has the same row index. All are of unit length."""
     _, nearest = top_k(queries, entries, 1)
     return float((nearest[:, 0] == np.arange(len(queries))).mean())
-
-
-def plot_translations(
-    language: str, file: DataFile, encode: Encode, data_dir: Path, model: str, folder: Path
-) -> list[Path]:
-    """Draw the first sentences and their translations on two principal components (see `Task.plot_vectors`)."""
-    columns = file.read(data_dir)
-    source, english = (encode(columns[side][:50]) for side in ("source", "english"))
-    if not PartialState().is_main_process:
-        return []
-    path = folder / "tatoeba" / f"{language}_{file_name(model)}"
-    return plots.translation_scatter(path, source, english, (language, "eng"), model)
 
 
 @cache

@@ -122,7 +122,7 @@ class Task:
     `score(encode, data_dir)` returns `main_score`, `num_examples` and any further fields for results.json. A task without files
     also returns its own `data_sha256`. With `trains` it gets the encoder instead of `encode` and must not modify it, with
     `takes_second_encode` also the `encode` of its second language. `plot({model: entry of results.json}, folder)` draws what the
-    results contain, and `plot_vectors(encode, data_dir, model, folder)`, on every process, what needs embeddings. Both return paths.
+    results contain, and returns the paths.
     """
 
     name: str
@@ -138,7 +138,6 @@ class Task:
     takes_second_encode: bool = False  # whether the second language may have an encoder of its own
     check_other_data: Callable[[], None] | None = None  # raises InputError if data that is not in `files` is missing
     plot: Callable[[Mapping[str, dict], Path], list[Path]] | None = None
-    plot_vectors: Callable[[Encode, Path, str, Path], list[Path]] | None = None
 
     def missing_files(self, data_dir: Path) -> list[str]:
         """Return the paths of the task's files that do not exist."""

@@ -93,7 +93,7 @@ def main() -> None:
     if name := args.second_model_name_or_path:
         encoder, sha256, second_encode = load(name)
         second = {"second_model_name_or_path": name, "second_pooling": encoder.pooling, "second_model_sha256": sha256}
-    records, unfinished, figures = [], [], []
+    records, unfinished = [], []
     for name, label in zip(models, results.short_names(models), strict=True):
         encoder, sha256, encode = load(name)
         described = describe(name, encoder, args.dtype, settings) | second
@@ -102,9 +102,6 @@ def main() -> None:
         state.wait_for_everyone()  # all have read before the first one writes
         records.append(described | plan.run(encode, encoder, progress, second_encode))
         unfinished.append(progress)
-        for task in plan.tasks:
-            if task.task.plot_vectors:
-                figures += task.task.plot_vectors(encode, data_dir, label, output_dir)
 
     # ---- Results ---------------------------------------------------------------------------------------------------
     if state.is_main_process:
@@ -112,7 +109,7 @@ def main() -> None:
         written = results.write_results(records, columns, table, output_dir)
         for progress in unfinished:
             progress.finish()
-        written += draw_all(records, columns, table, [task.task for task in plan.tasks], output_dir) + figures
+        written += draw_all(records, columns, table, [task.task for task in plan.tasks], output_dir)
         sys.stdout.write(results.format_text(columns, table) + "\n")
         logger.info("Saved results to %s:\n%s", output_dir, results.list_files(written, output_dir))
         logger.info(after_scoring(models, paths))

@@ -111,6 +111,9 @@ def training_facts(record: RunRecord) -> dict[str, str]:
         "precision": "bfloat16" if settings.get("bf16") else "float16" if settings.get("fp16") else "float32",
         "seed": settings["seed"],
         "training time": None if seconds is None else f"{seconds:.0f} s on {record.hardware}",
+        "merged": f"{record.merged['weight']:g} of these weights, the rest the base model's"
+        if record.merged
+        else None,
         "after training": settings.get("after_training"),
         "mean training loss": None if loss is None else f"{loss:.3f}",
         "versions": ", ".join(f"{package} {number}" for package, number in record.versions.items()),
@@ -151,7 +154,7 @@ def describe_loss(settings: dict) -> str:
 
 
 def describe_views(settings: dict) -> str:
-    """Return the text augmentation, built in or a user's function, and the views that it applies to."""
+    """Return the text augmentation of the second view, built in or a user's function."""
     augmentation, rate = settings["augmentation"], settings.get("augmentation_rate")
     if augmentation == "none":
         return "no text augmentation"
@@ -159,9 +162,9 @@ def describe_views(settings: dict) -> str:
         noise = f"span of {settings['span_mask_length']} characters masked"
     else:
         noise = f"augmentation {augmentation}" + (f" with rate {rate}" if rate else "")
-    if (token := settings.get("mask_token")) and token != "<MASK_TOKEN>":  # of earlier versions, for any
+    if token := settings.get("mask_token"):
         noise += f" by '{token}'"
-    return f"{noise} in {'both views' if settings['augment_both_views'] else 'the second view'}"
+    return f"{noise} in the second view"
 
 
 def corpus_facts(record: RunRecord) -> dict[str, str]:

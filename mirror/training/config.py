@@ -254,7 +254,6 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             seed=self.seed,
             augmentation=self.augmentation,
             rate=self.augmentation_rate or 0.0,
-            both_views=self.augment_both_views,
             prompt=prompt,
             second_prompt=second_prompt,
         )

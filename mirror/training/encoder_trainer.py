@@ -36,7 +36,7 @@ STREAMED_ROWS = 1000  # rows of a stream, which has no end, in its digest
 NOT_COMPARED_PREFIXES = ("ddp_", "eval_", "hub_", "log_", "logging_", "save_", "trackio_")
 NOT_COMPARED = set(
     """bitext_file data_dir dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory
-    dataloader_prefetch_factor disable_tqdm greater_is_better load_best_model_at_end metric_for_best_model
+    dataloader_prefetch_factor disable_tqdm greater_is_better load_best_model_at_end merge metric_for_best_model
     model_name_or_path nli_file per_device_eval_batch_size preprocessing_num_workers project push_to_hub report_to
     resume_from_checkpoint run_name select_by train_file""".split()
 )
@@ -262,10 +262,7 @@ def differences(stored: dict, now: dict) -> list[str]:
     found = [
         f"--{key} was {before.get(key, 'not given')}, now {after.get(key, 'not given')}"
         for key in sorted(before.keys() | after.keys())
-        if key not in skipped
-        and not key.startswith(NOT_COMPARED_PREFIXES)
-        and before.get(key) != after.get(key)
-        and before.get(key) != f"<{key.upper()}>"  # hidden by earlier versions
+        if key not in skipped and not key.startswith(NOT_COMPARED_PREFIXES) and before.get(key) != after.get(key)
     ]
     if stored["processes"] != now["processes"]:
         found.append(f"processes: {stored['processes']}, now {now['processes']}")

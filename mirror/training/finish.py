@@ -33,7 +33,8 @@ logger = logging.getLogger(__name__)
 
 ASIDE = "_encoder"  # the underscore keeps it out of pushes
 # Not in the manifest: mirror-card rewrites the first three, and the note is not pushed.
-CHANGEABLE = (CARD, SCORES_FILE, FIGURE, LOCAL_BASE)
+MERGE_FIGURE = "merge.svg"
+CHANGEABLE = (CARD, SCORES_FILE, FIGURE, MERGE_FIGURE, LOCAL_BASE)
 COMMIT_MESSAGES = {"mirror": "Mirror encoder", "cmlm": "CMLM encoder"}
 COMMANDS = {"run_mirror.py": "mirror-train", "run_eval.py": "mirror-eval"}  # mirror.tools.x is mirror-x
 
@@ -131,6 +132,11 @@ def describe(trainer: ResumableTrainer, folder: Path) -> None:
             # Only Mirror-BERT has --eval_tasks, and with them a data folder.
             scores = scores_of_run(trainer.state, args.load_best_model_at_end, getattr(args, "data_dir", None))
             write_scores(folder, scores)
+        if record.merged and record.merged["curve"]:
+            from mirror.evaluation.plots import merge_curve
+
+            with after_last_step(f"{folder} has no {MERGE_FIGURE}"):
+                merge_curve(folder / MERGE_FIGURE, record.merged["curve"], record.merged["weight"])
         with after_last_step(f"{folder} has no {CARD}"):
             write_card(folder, trainer.hub_model_id or record.settings.get("hub_model_id") or folder.resolve().name)
     with after_last_step(f"{folder} has no {LOCAL_BASE}"):
@@ -145,6 +151,8 @@ def describe(trainer: ResumableTrainer, folder: Path) -> None:
             logger.info(describe_scores(record.own_text, record.own_text_together))
         if record and record.kept:
             logger.info(describe_outcome(record.kept))
+        if record and record.merged:
+            logger.info("merged: %g of the trained weights, the rest the base model's", record.merged["weight"])
         source, texts = getattr(getattr(trainer, "corpus", None), "source", None), []
         if source and source.train_file:
             columns = source.pair_columns[-1:] if source.pair_columns else source.text_column

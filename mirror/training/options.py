@@ -6,6 +6,7 @@ dataclasses together with transformers' `TrainingArguments`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,6 +68,7 @@ LOSSES = {
     "multi_similarity": "mirror.training.losses.MultiSimilarity",
 }
 OWN_TEXT = "own_text"  # the value of --select_by
+MERGE = re.compile(r"none|auto|1(\.0*)?|0?\.\d*[1-9]\d*")  # the values of --merge
 KEEP, KEEP_STEP = "keep", "keep_step"  # the score of --keep, and the last step that kept enough of it
 KEEP_WITHIN = 0.01  # allowed loss of a score
 KEEP_WITHIN_TEXTS = 0.05  # allowed loss of the rank correlation of cosines
@@ -207,7 +209,6 @@ class ViewOptions:
         "Share of the words or tokens that the noise changes. Default: "
         f"{', '.join(f'{name} {rate}' for name, rate in DEFAULT_RATES.items())}. span has --span_mask_length instead.",
     )
-    augment_both_views: bool = flag(False, "Whether the first view gets noise of the same kind too, independently.")
 
 
 @dataclass
@@ -273,6 +274,11 @@ class EvaluationOptions:
         None,
         "A second score that training must not lose: a task of run_eval.py, a folder or table that makes one, or a file of "
         "texts, whose pairwise cosines are compared with the base model's. Default: none.",
+    )
+    merge: Annotated[str, condition(MERGE.fullmatch, "none, auto or a weight above 0 and at most 1")] = flag(
+        "none",
+        "Whether to save an average of the weights before and after training: a weight of the trained ones, such as 0.5, or auto "
+        "for the one that is best on the held-out texts, within --keep_within of --keep.",
     )
     keep_within: Annotated[float | None, at_least(0)] = flag(
         None,

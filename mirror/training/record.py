@@ -30,7 +30,7 @@ LOCAL_BASE = "_base_model.txt"  # the underscore keeps it out of pushes
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
 ALWAYS_KEPT = {"learning_rate", "num_train_epochs", "gradient_accumulation_steps", "seed", "weight_decay"}
 ALWAYS_KEPT |= {"per_device_train_batch_size"}
-LATER = ("own_text", "own_text_together", "kept", "distilled")  # not in earlier records
+LATER = ("own_text", "own_text_together", "kept", "merged", "distilled")  # not in earlier records
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
 
@@ -65,6 +65,7 @@ class RunRecord:
         cosine_after_reload: lowest cosine between the encoder in memory and the saved one, by library.
         own_text, own_text_together: `OwnTextTest.compare` for each test on held-out texts, and `compare_together`.
         kept: `mirror.training.selection.outcome`. None without `--keep`.
+        merged: what `mirror.training.selection.Merge` chose. None without `--merge`.
         distilled: measures of teacher and student by name. None: the run was no distillation, or was not compared.
     """
 
@@ -79,6 +80,7 @@ class RunRecord:
     own_text: list[dict] | None = None
     own_text_together: dict[str, float] | None = None
     kept: dict | None = None
+    merged: dict | None = None
     distilled: dict[str, list[float]] | None = None
 
     def save(self, folder: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""Scores that select a checkpoint: tests without labels on held-out texts, and the score of `--keep`."""
+"""Scores that select a checkpoint or an average: tests without labels on held-out texts, and the score of `--keep`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from datasets import Dataset
+from torch import Tensor, nn
 from transformers import TrainerCallback, TrainerState
 from transformers.trainer_utils import IntervalStrategy
 
@@ -32,11 +34,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Scorer = Callable[[Encoder], dict[str, float]]
-BATCH_SIZE = 64
-NOISE_SEED = 0
 MAX_KEPT_TEXTS = 500  # 124,750 pairs
 MIN_KEPT_TEXTS = 20
 KEPT_KEY = f"eval_{KEEP}"
+WEIGHTS = (0.2, 0.4, 0.6, 0.8, 1.0)  # of the trained weights, which `--merge auto` tries
 
 
 def combine_scorers(*scorers: Scorer | None) -> Scorer | None:
@@ -58,8 +59,7 @@ def combine_scorers(*scorers: Scorer | None) -> Scorer | None:
 class HeldOutScores:
     """Tests on the texts held out of a run: before, during and after training.
 
-    `tests` are those that fit the texts. None fits: a line in the log, or an `InputError` for `--select_by own_text`. `score`
-    is their score at every evaluation, None without tests or evaluations.
+    `tests` are those that fit the texts. None fits: a line in the log, or an `InputError` for `--select_by own_text`.
     """
 
     def __init__(self, rows: Dataset, args: MirrorConfig):
@@ -81,9 +81,10 @@ class HeldOutScores:
                 self.tests = []
                 untested = "names and words are not tested: no test without labels follows synonyms or similarity"
                 logger.info("on your text: %s. %s", untested, measures)
-        self.score: Scorer | None = None
-        if self.tests and args.eval_strategy != IntervalStrategy.NO:
-            self.score = lambda encoder: {OWN_TEXT: combined_score(self.ranks(encoder))}
+
+    def score(self, encoder: Encoder) -> dict[str, float]:
+        """Return the tests' score for an evaluation."""
+        return {OWN_TEXT: combined_score(self.ranks(encoder))}
 
     def ranks(self, encoder: Encoder) -> list[np.ndarray]:
         """Return for each test the rank of each text, (N,)."""
@@ -197,6 +198,37 @@ def outcome(state: TrainerState, args: MirrorConfig) -> dict:
         "lost_at": last if lost else None,
         "lost": scores[last] if lost else None,
     }
+
+
+class Merge:
+    """Averages of the weights of a model after training with those before it, in place (Wortsman et al. 2022, WiSE-FT)."""
+
+    def __init__(self, model: nn.Module):
+        self.model, self.base = model, _copy_of(model)
+
+    def choose(self, choice: str, score: Callable[[], dict[str, float]], least: float) -> dict:
+        """Set the average that `--merge` asks for. Return the `weight` of the trained weights and what `auto` measured.
+
+        `auto` takes the weight with the best test on held-out texts among those whose score of `--keep` is at least `least`,
+        or the smallest.
+        """
+        trained, curve = _copy_of(self.model), []
+        for weight in WEIGHTS if choice == "auto" else ():
+            self._average(trained, weight)
+            curve.append({"weight": weight} | score())
+        within = [each for each in curve if each.get(KEEP, least) >= least] or curve[:1]
+        weight = max(within, key=lambda each: each[OWN_TEXT])["weight"] if within else float(choice)
+        self._average(trained, weight)
+        return {"weight": weight, "curve": curve}
+
+    @torch.no_grad()
+    def _average(self, trained: dict[str, Tensor], weight: float) -> None:
+        for name, parameter in self.model.named_parameters():
+            parameter.copy_(torch.lerp(self.base[name], trained[name], weight))
+
+
+def _copy_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.detach().to("cpu", copy=True) for name, parameter in model.named_parameters()}
 
 
 def describe_outcome(kept: dict) -> str:

@@ -115,13 +115,16 @@ class MirrorTrainer(EncoderTrainer):
         if isinstance(rows, IterableDataset):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
-        own_text = self.held_out.score if self.held_out else None
+        self._own_text = self.held_out.score if self.held_out and self.held_out.tests else None
+        own_text = self._own_text if args.eval_strategy != IntervalStrategy.NO else None
         self.score = selection.combine_scorers(own_text, score_tasks, score, self._score_kept)
         if self.score is None and args.eval_strategy != IntervalStrategy.NO:
-            advice = "leave it out, or name tasks in --eval_tasks or a score in --keep"
-            raise InputError(
-                f"--eval_strategy {args.eval_strategy.value}: no test fits the texts that are held out; {advice}"
-            )
+            what = f"--eval_strategy {args.eval_strategy.value}: no test fits the texts that are held out"
+            raise InputError(f"{what}; leave it out, or name tasks in --eval_tasks or a score in --keep")
+        if args.merge == "auto" and self._own_text is None:
+            raise InputError("--merge auto: no test fits the texts that are held out; give a weight, such as 0.5")
+        if args.merge != "none" and args.lora_rank:
+            raise InputError("--merge does not work with --lora_rank; leave out one of the two")
         if packed:
             collator = PackedCollator(first_position(model), tokenizer.pad_token_id)
         else:
@@ -170,6 +173,8 @@ class MirrorTrainer(EncoderTrainer):
                 raise InputError(f"{what} does not work with FSDP or DeepSpeed; leave it out")
             if args.lora_rank and self.is_fsdp_enabled:
                 raise InputError("--lora_rank does not work with FSDP; leave it out, or train without FSDP")
+            if args.merge != "none":
+                raise InputError("--merge does not work with FSDP or DeepSpeed; leave it out")
             self.held_out = None  # no process has all weights, so none can encode
             if args.guide == "base":
                 raise InputError("--guide base does not work with FSDP or DeepSpeed; name the model instead")
@@ -185,6 +190,7 @@ class MirrorTrainer(EncoderTrainer):
     def before_training(self, checkpoint: str | None) -> None:
         super().before_training(checkpoint)
         self.measured = {}
+        self._merge = selection.Merge(self.model) if self.args.merge != "none" else None
         if checkpoint and not self.args.force and is_complete(self.args.output_dir):
             state = TrainerState.load_from_json(f"{checkpoint}/{TRAINER_STATE_NAME}")
             if 0 < state.max_steps <= state.global_step:  # nothing is left to train, so there is nothing to measure
@@ -224,8 +230,20 @@ class MirrorTrainer(EncoderTrainer):
         super().after_training()
         if self.args.keep:
             self.measured["kept"] = selection.outcome(self.state, self.args)
+        if self._merge:
+            self._merge_with_base()
         if self._ranks_before is not None:
             self.measured |= self.held_out.compare(self._ranks_before, self.encoder(training=False))
+
+    def _merge_with_base(self) -> None:
+        """Set the average of `--merge`, and measure what it keeps of the score of `--keep`."""
+        score, least = selection.combine_scorers(self._own_text, self._score_kept), -inf
+        if self.args.keep:
+            least = self.measured["kept"]["before"] - self.args.keep_within
+        merged = self._merge.choose(self.args.merge, lambda: score(self.encoder(training=False)), least)
+        self.measured["merged"] = merged
+        if self.args.keep:
+            self.measured["kept"]["after"] = self._score_kept(self.encoder(training=False))[selection.KEEP]
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         rows = inputs.pop("rows", None)

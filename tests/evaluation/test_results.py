@@ -117,12 +117,11 @@ def test_plots_depend_on_the_scored_tasks(tmp_path):
         one["tasks"] |= {
             "qnli": entry(0.6, roc_curve=curve),
             "qqp_cosine": entry(0.7, histogram=counts),
-            "language_bias": entry(0.5, matrix=[[0.9, 0.1], [0.4, 0.6]], languages=["en", "de"]),
         }
     columns, lines = results.comparison(RECORDS, [ROW, None])
     tasks = all_tasks(tmp_path)
     paths = draw_all(RECORDS, columns, lines, [tasks[name] for name in RECORDS[0]["tasks"]], tmp_path)
-    figures = ("scores", "qnli_roc", "qqp_cosines", "language_bias_one", "language_bias_two")
+    figures = ("scores", "qnli_roc", "qqp_cosines")
     assert {path.name for path in paths} == {f"{name}.{kind}" for name in figures for kind in ("png", "svg", "pdf")}
     starts = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
     assert all(path.read_bytes().startswith(starts[path.suffix]) for path in paths)
@@ -177,7 +176,9 @@ def test_histograms_before_and_after(tmp_path):
 
 def test_the_suffix_says_the_format_and_equal_figures_are_equal_bytes(tmp_path):
     def draw(name: str) -> list:
-        return plots.language_heat_map(tmp_path / name, [[0.9, 0.1], [0.3, 0.7]], ["de", "en"])
+        return plots.merge_curve(
+            tmp_path / name, [{"weight": 0.5, "own_text": 0.4}, {"weight": 1.0, "own_text": 0.3}], 0.5
+        )
 
     assert draw("one.svg") == [tmp_path / "one.svg"]
     assert [path.name for path in draw("v1.2")] == ["v1.2.png", "v1.2.svg", "v1.2.pdf"]

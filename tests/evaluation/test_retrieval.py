@@ -26,8 +26,6 @@ def test_accuracy_in_both_directions_by_hand(tmp_path):
     assert fields["accuracy_from_english"] == pytest.approx(2 / 3)
     assert fields["accuracy_mean"] == pytest.approx(1 / 2)
     assert (fields["num_examples"], task.groups) == (3, ("tatoeba",))
-    figures = task.plot_vectors(encode, tmp_path, "a model", tmp_path)
-    assert figures == [tmp_path / f"tatoeba/xxx_a_model.{kind}" for kind in ("png", "svg", "pdf")]
 
 
 def test_the_36_languages_of_xtreme_are_a_group(tmp_path):

@@ -107,7 +107,7 @@ def test_fsdp_trains_as_one_process_and_resumes_and_every_reader_loads_it(fsdp, 
     assert all(torch.equal(resumed[name], value) for name, value in trained.items())
 
 
-@pytest.mark.parametrize("flag", [{"lora_rank": 2}, {"projection_head": True}], ids=str)
+@pytest.mark.parametrize("flag", [{"lora_rank": 2}, {"projection_head": True}, {"merge": "0.5"}], ids=str)
 def test_what_fsdp_cannot_train_is_refused(bert_folder, sentences, tmp_path, monkeypatch, flag):
     if "lora_rank" in flag:
         pytest.importorskip("peft")
