@@ -15,16 +15,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from mirror.common.errors import InputError, reason
-from mirror.data.markup import (
-    Block,
-    Parsed,
-    html_blocks,
-    is_rst,
-    located,
-    markdown_blocks,
-    rst_blocks,
-    squeezed,
-)
+from mirror.data.markup import Block, Parsed, html_blocks, is_rst, located, markdown_blocks, rst_blocks, squeezed
 
 
 MAX_BYTES = 32 << 20  # of a document, unpacked: a larger file is data, and its tree would need gigabytes

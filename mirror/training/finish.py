@@ -18,6 +18,7 @@ from mirror.common.distributed import shutdown
 from mirror.common.errors import InputError, one_line, reason
 from mirror.common.files import MANIFEST, is_complete, listed_files, replace_files, write_manifest
 from mirror.evaluation.own_text import describe_scores
+from mirror.evaluation.plots import merge_curve
 from mirror.modeling.save_checkpoint import EXPORTS, verify_encoder
 from mirror.training.card import CARD, FIGURE, SCORES_FILE, scores_of_run, write_card, write_scores
 from mirror.training.checkpoints import raise_save_error
@@ -133,8 +134,6 @@ def describe(trainer: ResumableTrainer, folder: Path) -> None:
             scores = scores_of_run(trainer.state, args.load_best_model_at_end, getattr(args, "data_dir", None))
             write_scores(folder, scores)
         if record.merged and record.merged["curve"]:
-            from mirror.evaluation.plots import merge_curve
-
             with after_last_step(f"{folder} has no {MERGE_FIGURE}"):
                 merge_curve(folder / MERGE_FIGURE, record.merged["curve"], record.merged["weight"])
         with after_last_step(f"{folder} has no {CARD}"):

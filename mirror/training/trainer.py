@@ -236,14 +236,18 @@ class MirrorTrainer(EncoderTrainer):
             self.measured |= self.held_out.compare(self._ranks_before, self.encoder(training=False))
 
     def _merge_with_base(self) -> None:
-        """Set the average of `--merge`, and measure what it keeps of the score of `--keep`."""
-        score, least = selection.combine_scorers(self._own_text, self._score_kept), -inf
-        if self.args.keep:
-            least = self.measured["kept"]["before"] - self.args.keep_within
-        merged = self._merge.choose(self.args.merge, lambda: score(self.encoder(training=False)), least)
-        self.measured["merged"] = merged
-        if self.args.keep:
-            self.measured["kept"]["after"] = self._score_kept(self.encoder(training=False))[selection.KEEP]
+        """Set the average of `--merge`, and score it in place of the step that would be saved."""
+        score, kept = selection.combine_scorers(self._own_text, self._score_kept), self.measured.get("kept")
+        least = kept["before"] - self.args.keep_within if kept else -inf
+        self.measured["merged"] = self._merge.choose(
+            self.args.merge, lambda: score(self.encoder(training=False)), least
+        )
+        if self.score:
+            scores = self.score(self.encoder(training=False))
+            step = (self.args.load_best_model_at_end and self.state.best_global_step) or self.state.global_step
+            self.state.log_history.append({f"eval_{name}": value for name, value in scores.items()} | {"step": step})
+            if kept:
+                kept["after"] = scores[selection.KEEP]
 
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
         rows = inputs.pop("rows", None)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from itertools import pairwise
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from mirror.common.errors import InputError
+from mirror.evaluation.run import make_plan
 from mirror.modeling.encoder import Encoder
 from mirror.training.config import MirrorConfig
 from mirror.training.record import RunRecord
 from mirror.training.selection import WEIGHTS, Merge
 from run_mirror import main
+from tests.evaluation.folder import write_tsv
 from tests.tiny_trainer import make_trainer, run_whole_and_resumed, weights
 
 
@@ -92,8 +96,9 @@ def test_the_score_of_keep_is_that_of_the_average(bert_folder, sentences, tmp_pa
     (tmp_path / "kept.txt").write_text("\n".join(sentences[:60]))
     flags = {"keep": str(tmp_path / "kept.txt"), "keep_within": 1.0, "eval_steps": 3, "validation_samples": 100}
     trainer, _ = trained(bert_folder, sentences, tmp_path / "out", merge="0.2", **flags)
-    of_step = [row["eval_keep"] for row in trainer.state.log_history if "eval_keep" in row][-1]
-    assert trainer.measured["kept"]["after"] > of_step + 0.01  # a fifth of the way loses less
+    before, of_step, of_average = [row["eval_keep"] for row in trainer.state.log_history if "eval_keep" in row]
+    assert before == pytest.approx(1) and of_step + 0.01 < of_average  # a fifth of the way loses less
+    assert trainer.measured["kept"]["after"] == of_average
 
 
 @pytest.mark.parametrize("value", ["1.5", "0", "0.0", "-0.5", "half", ".", ""])
@@ -110,6 +115,25 @@ def test_what_is_a_weight_is_taken(value):
 def test_auto_without_a_test_is_refused(bert_folder, sentences, tmp_path):
     with pytest.raises(InputError, match="--merge auto: no test fits the texts that are held out; give a weight"):
         make_trainer(bert_folder, sentences, tmp_path, merge="auto", validation_samples=0)
+
+
+def test_the_scores_on_the_card_are_those_of_the_average(bert_folder, sentences, tmp_path, monkeypatch):
+    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    pairs = [(first, second, n % 6) for n, (first, second) in enumerate(pairwise(sentences[:80]))]
+    pairs = write_tsv(tmp_path / "mine.tsv", ("sentence1", "sentence2", "score"), pairs)
+    flags = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_seq_length", 24]
+    flags += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--max_steps", 3]
+    flags += ["--learning_rate", 1e-2, "--merge", 0.3, "--eval_tasks", pairs]
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags)])
+    main()
+    (task,) = make_plan([str(pairs)], None).tasks
+    encoder = Encoder.from_pretrained(str(tmp_path / "out"))
+    expected = task.score(encoder.by_role(), encoder)["main_score"]
+    state = json.loads((tmp_path / "out" / "trainer_state.json").read_text())
+    *_, of_step, of_average = [row for row in state["log_history"] if any(key.startswith("eval_") for key in row)]
+    name = next(key for key in of_average if key.startswith("eval_"))
+    assert of_step["step"] == of_average["step"] == 3 and abs(of_step[name] - of_average[name]) > 1e-3
+    assert of_average[name] == pytest.approx(expected, abs=1e-6)
 
 
 def test_low_rank_updates_are_not_merged(bert_folder, sentences, tmp_path):
