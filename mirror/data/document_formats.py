@@ -153,15 +153,9 @@ def _is_prose(text: str) -> bool:
 
 
 TEXT_FORMATS: dict[str, Callable[[str], Parsed]] = {
-    **{
-        ".md": markdown_blocks,
-        ".markdown": markdown_blocks,
-        ".rst": rst_blocks,
-        ".txt": _txt,
-        ".ipynb": _notebook,
-        ".py": _python,
-    },
+    **dict.fromkeys((".md", ".markdown", ".mdx"), markdown_blocks),
     **dict.fromkeys((".html", ".htm", ".xhtml"), html_blocks),
+    **{".rst": rst_blocks, ".txt": _txt, ".ipynb": _notebook, ".py": _python},
 }
 BINARY_FORMATS: dict[str, Callable[[Path], Parsed]] = {
     ".epub": _epub,
