@@ -154,8 +154,8 @@ class TwoViewDataset(TorchDataset):
         self.set_epoch(0)
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the views of this epoch, or read them from the cache."""
-        if epoch == self.epoch:
+        """Make the views of this epoch, or read them from the cache. Without noise those of the first epoch stay."""
+        if epoch == self.epoch or (self.settings.augmentation == "none" and self.epoch >= 0):
             return
         self.epoch = epoch
         if not self.few_are_read:

@@ -254,3 +254,13 @@ def test_the_second_process_reads_what_the_first_one_wrote(bert_folder, sentence
     run_two_processes("-m", "tests.data.cached_in_two_processes", bert_folder, str(tmp_path))
     first, second = (int((tmp_path / f"batches-{rank}").read_text()) for rank in (0, 1))
     assert first >= 4 and second == 0  # two views in each of two epochs
+
+
+def test_rows_without_noise_are_tokenized_once(tokenizer, sentences, monkeypatch):
+    dataset = TwoViewDataset(Dataset.from_dict({"text": sentences}), tokenizer, replace(SETTINGS, augmentation="none"))
+    first = rows_of(dataset)
+    monkeypatch.setattr("mirror.data.views.map_rows", None)  # not to be called
+    dataset.set_epoch(1)
+    assert rows_of(dataset) == first
+    with pytest.raises(TypeError):
+        TwoViewDataset(Dataset.from_dict({"text": sentences}), tokenizer, SETTINGS)
