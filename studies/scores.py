@@ -245,7 +245,7 @@ def format_runs(study: Study, records: Sequence[dict]) -> str:
             runs = [run for run in of_corpus if base_of(run) == base]
             for task in tasks if OWN_TEXT in runs[0]["tasks"] else ():
                 scores = [run["tasks"][task]["main_score"] for run in runs]
-                chosen = scores[int(np.argmax([criteria(run)[OWN_TEXT] for run in runs]))]
+                chosen = scores[int(np.argmax([run["tasks"][OWN_TEXT]["main_score"] for run in runs]))]
                 values = (min(scores), float(np.mean(scores)), chosen, max(scores))
                 choices.append([corpus, base, task, str(len(runs)), *(f"{value:.4f}" for value in values)])
             before = [record for record in records if not record["part"] and base_of(record) == base]

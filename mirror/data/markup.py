@@ -250,12 +250,12 @@ def _accept_sphinx() -> None:
 
         def run(self) -> list[nodes.Node]:
             name, inner, text = self.name.rpartition(":")[2], nodes.definition(), " ".join(self.arguments)
-            documents = name.startswith("auto")  # what only an import of the package could show
-            if name in NO_PROSE or (documents and not self.content):
+            is_imported = name.startswith("auto")  # what only an import of the package could show
+            if name in NO_PROSE or (is_imported and not self.content):
                 return []
             if name in CODE:
                 return [nodes.literal_block("", "\n".join(self.content))]
-            is_definition = (name in DEFINED or documents) and bool(text)
+            is_definition = (name in DEFINED or is_imported) and bool(text)
             if not is_definition and len(self.arguments) > 2:  # ".. versionadded:: 3.2 The whole text"
                 words, _ = self.state.inline_text(text.lstrip("0123456789. "), self.lineno)
                 inner += nodes.paragraph("", "", *words)
@@ -271,8 +271,10 @@ def _accept_sphinx() -> None:
         return [nodes.reference(rawtext, shown, refuri=address)], []
 
     def or_else(find: Callable, default: object) -> Callable:
-        return lambda name, *rest: ((name not in CODE and find(name, *rest)[0]) or default, [])
+        return lambda *arguments: (find(*arguments)[0] or default, [])
 
+    for name in CODE:  # docutils' own refuse options of Sphinx
+        directives.register_directive(name, Content)
     roles.role, directives.directive = or_else(roles.role, as_text), or_else(directives.directive, Content)
 
 

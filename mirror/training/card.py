@@ -162,7 +162,7 @@ def describe_views(settings: dict) -> str:
         noise = f"span of {settings['span_mask_length']} characters masked"
     else:
         noise = f"augmentation {augmentation}" + (f" with rate {rate}" if rate else "")
-    if token := settings.get("mask_token"):
+    if (token := settings.get("mask_token")) and token != "<MASK_TOKEN>":  # of earlier versions, for any
         noise += f" by '{token}'"
     return f"{noise} in the second view"
 

@@ -57,7 +57,7 @@ LORA_ABOVE, LORA_RANK, LORA_LEARNING_RATE = 1_000_000_000, 16, 2e-4
 # The paper's rate. Adam moves every weight by about the rate, so the output of a layer moves in proportion to its
 # width, and the embedded model, which is 256 wide instead of 768, needs more: chosen on STS-B dev (docs/results.md).
 LEARNING_RATE, EMBEDDED_LEARNING_RATE = 2e-5, 1e-4
-BATCH_SIZE = 200  # Appendix B
+BATCH_SIZE = 200  # section 3
 # Appendix B takes the mean for BERT on sentences, and the first token for all other models: of its own models those of
 # RoBERTa's kind. What it never tried, as every other architecture here, is pooled like BERT.
 CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")

@@ -31,6 +31,14 @@ def trained(bert_folder, sentences, folder, **flags):
     return trainer, before
 
 
+def run_script(bert_folder, sentences, folder, monkeypatch, *flags) -> None:
+    (folder / "texts.txt").write_text("\n".join(sentences))
+    argv = ["--model_name_or_path", bert_folder, "--train_file", folder / "texts.txt", "--max_seq_length", 24]
+    argv += ["--output_dir", folder / "out", "--per_device_train_batch_size", 20, "--max_steps", 3]
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, [*argv, "--learning_rate", 1e-2, *flags])])
+    main()
+
+
 def test_a_weight_is_the_share_of_the_trained_weights(bert_folder, sentences, tmp_path):
     plain, before = trained(bert_folder, sentences, tmp_path / "plain")
     merged, _ = trained(bert_folder, sentences, tmp_path / "merged", merge="0.25")
@@ -48,12 +56,7 @@ def test_it_is_merged_alike_after_a_resume(bert_folder, sentences, tmp_path):
 
 
 def test_auto_saves_the_weight_that_is_best_on_held_out_texts(bert_folder, sentences, tmp_path, monkeypatch):
-    (tmp_path / "texts.txt").write_text("\n".join(sentences))
-    flags = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_seq_length", 24]
-    flags += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--max_steps", 3]
-    flags += ["--validation_samples", 100, "--learning_rate", 1e-2, "--merge", "auto"]
-    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags)])
-    main()
+    run_script(bert_folder, sentences, tmp_path, monkeypatch, "--validation_samples", 100, "--merge", "auto")
     record = RunRecord.load(tmp_path / "out")
     curve = record.merged["curve"]
     assert [point["weight"] for point in curve] == list(WEIGHTS)
@@ -118,14 +121,9 @@ def test_auto_without_a_test_is_refused(bert_folder, sentences, tmp_path):
 
 
 def test_the_scores_on_the_card_are_those_of_the_average(bert_folder, sentences, tmp_path, monkeypatch):
-    (tmp_path / "texts.txt").write_text("\n".join(sentences))
     pairs = [(first, second, n % 6) for n, (first, second) in enumerate(pairwise(sentences[:80]))]
     pairs = write_tsv(tmp_path / "mine.tsv", ("sentence1", "sentence2", "score"), pairs)
-    flags = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_seq_length", 24]
-    flags += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--max_steps", 3]
-    flags += ["--learning_rate", 1e-2, "--merge", 0.3, "--eval_tasks", pairs]
-    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags)])
-    main()
+    run_script(bert_folder, sentences, tmp_path, monkeypatch, "--merge", 0.3, "--eval_tasks", pairs)
     (task,) = make_plan([str(pairs)], None).tasks
     encoder = Encoder.from_pretrained(str(tmp_path / "out"))
     expected = task.score(encoder.by_role(), encoder)["main_score"]
