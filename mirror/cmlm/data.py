@@ -95,8 +95,7 @@ def epoch_order(sizes: Sequence[int], exponent: float, seed: int, epoch: int) ->
     """
     rng = np.random.default_rng([seed, epoch, 0, 1])  # four words: the generators of rows have fewer
     shares = (np.array(sizes) / sum(sizes)) ** exponent
-    ends = np.rint(np.cumsum(shares / shares.sum()) * sum(sizes)).astype(int)
-    counts = np.diff(ends, prepend=0).tolist()
+    counts = np.diff(np.rint(np.cumsum(shares / shares.sum()) * sum(sizes)).astype(int), prepend=0).tolist()
     rows = []
     for start, size, count in zip(np.cumsum([0, *sizes]), sizes, counts, strict=False):
         rounds = [rng.permutation(size) for _ in range(-(-count // size))]

@@ -211,8 +211,7 @@ class LogHandler(logging.StreamHandler):
 
 def configure_logging(level: int = logging.INFO) -> None:
     """Log plain lines to stderr. Of chatty libraries and a machine's other processes, log only warnings."""
-    is_first = os.environ.get("LOCAL_RANK", "0") == "0"
-    level = level if is_first else max(level, logging.WARNING)
+    level = level if os.environ.get("LOCAL_RANK", "0") == "0" else max(level, logging.WARNING)
     logging.basicConfig(format="%(message)s", level=level, handlers=[LogHandler()])
     for name in ("httpx", "httpx2", "absl", "fontTools"):
         logging.getLogger(name).setLevel(logging.WARNING)

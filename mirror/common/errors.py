@@ -134,6 +134,7 @@ def run_main(main: Callable[[], None]) -> None:
             main()
         finally:
             sys.stdout.flush()
+            gc.freeze()
     except InputError as error:
         # An error in a worker of torch's DataLoader arrives as a traceback whose last line is the message.
         _exit_with(str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.InputError: "), 2)

@@ -6,8 +6,6 @@ memory: blocks of queries are compared with blocks of entries, and only the best
 
 from __future__ import annotations
 
-import importlib.util
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -19,7 +17,6 @@ from mirror.common.errors import InputError
 
 DEFAULT_BLOCK_BYTES = 256 << 20
 MARGIN = 8  # candidates beyond k, so that float32 rounding does not decide which are the best k
-FAISS = importlib.util.find_spec("faiss") is not None
 
 
 def unit_length(vectors: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -61,7 +58,7 @@ def uniformity(vectors: Tensor, block_rows: int = 1024) -> Tensor:
 
 
 def top_k(
-    queries: np.ndarray, entries: np.ndarray, k: int, block_bytes: int = DEFAULT_BLOCK_BYTES, use_faiss: bool = FAISS
+    queries: np.ndarray, entries: np.ndarray, k: int, block_bytes: int = DEFAULT_BLOCK_BYTES
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the `k` entries with the highest inner product for each query, best first, equal ones by lowest index.
 
@@ -78,11 +75,9 @@ def top_k(
     distinct, groups = distinct_rows(entries)
     entries = entries[distinct] if len(distinct) < len(entries) else entries
     wanted = min(k + MARGIN, len(entries))
-    find = _faiss_candidates if use_faiss else _torch_candidates
     queries, entries = torch.from_numpy(queries), torch.from_numpy(entries)
-    # Candidates come from float32 products, by faiss or torch. Their order and scores come from float64 products of the
-    # candidates alone, so faiss and torch give the same result.
-    candidates = torch.cat([find(block, entries, wanted, block_bytes) for block in queries.split(8192)])
+    # Candidates come from float32 products. Their order and scores come from float64 products of the candidates alone.
+    candidates = torch.cat([_candidates(block, entries, wanted, block_bytes) for block in queries.split(8192)])
     scores = torch.empty(candidates.shape)  # filled in place: small results between large ones would fragment the heap
     rows = max(1, min(128, block_bytes // (24 * entries.shape[1] * wanted)))  # three copies of the candidates
     for start in range(0, len(queries), rows):
@@ -138,7 +133,7 @@ def distinct_rows(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first[by_index], by_index.argsort()[group]
 
 
-def _torch_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes: int) -> Tensor:
+def _candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes: int) -> Tensor:
     """Return the indices of the best entries, (q, wanted), from blocks of scores of at most about `block_bytes`."""
     columns = max(wanted, block_bytes // (8 * len(queries)))
     best, indices = queries.new_empty(len(queries), 0), torch.empty(len(queries), 0, dtype=torch.long)
@@ -152,24 +147,11 @@ def _torch_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes
     return indices
 
 
-def _faiss_candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes: int) -> Tensor:
-    import faiss
-
-    more = min(wanted + 1, len(entries))
-    found = faiss.knn(queries.numpy(), entries.numpy(), more, metric=faiss.METRIC_INNER_PRODUCT)
-    scores, indices = map(torch.from_numpy, found)
-    # faiss may return any of the entries that tie for the last place. Only those rows are searched again.
-    shared = _ties_at_the_end(scores, wanted)
-    indices = indices[:, :wanted]
-    if len(shared):
-        indices[shared] = _torch_candidates(queries[shared], entries, wanted, block_bytes)
-    return indices
-
-
 def _lowest_index_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return `scores.topk(k)` of (q, n) with ties broken by lowest index."""
     best, indices = scores.topk(min(k + 1, scores.shape[1]), dim=1)
-    shared = _ties_at_the_end(best, k)  # topk chose arbitrarily among the tied entries
+    # Rows whose last place is shared: topk chose arbitrarily among the tied entries.
+    shared = ((best[:, k - 1] == best[:, -1]) & (best.shape[1] > k)).nonzero()[:, 0]
     indices = indices[:, :k].clone()
     for row in shared.tolist():
         last = best[row, k - 1]
@@ -178,12 +160,6 @@ def _lowest_index_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     indices = indices.sort(dim=1).values
     best, order = scores.gather(1, indices).sort(dim=1, descending=True, stable=True)
     return best, indices.gather(1, order)
-
-
-def _ties_at_the_end(best: Tensor, k: int) -> Tensor:
-    """Return the rows of the best scores, one more than `k` if there are as many, whose last place is shared."""
-    is_shared = (best[:, k - 1] == best[:, -1]) & (best.shape[1] > k)
-    return is_shared.nonzero()[:, 0]
 
 
 def _repeat_equals(

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from datasets import Dataset
 from torch import Tensor, nn
 from torch.utils.data import Dataset as TorchDataset
 from transformers import PreTrainedTokenizerBase
 from transformers.trainer_pt_utils import get_length_grouped_indices
 
 from mirror.common.vectors import unit_length
-from mirror.data.cleaning import hash_of, hashes_of, second_text
 
 
 if TYPE_CHECKING:
+    from datasets import Dataset
+
     from mirror.data.views import TwoViewDataset
 
 ROUND_TO = 512  # tokens; on a CPU every new length of a packed row costs oneDNN a new kernel
@@ -149,6 +149,8 @@ class FalseNegatives:
     """
 
     def __init__(self, rows: Dataset, guide: Callable[[list[str]], np.ndarray] | None = None):
+        from mirror.data.cleaning import hash_of, hashes_of, second_text  # imports datasets
+
         hashes = hashes_of(rows, ["text", "text_pair"]).T  # (2, R)
         hashes[1] = np.where(hashes[1] == hash_of(""), hashes[0], hashes[1])
         _, places, numbers = np.unique(hashes, return_index=True, return_inverse=True)
@@ -164,8 +166,7 @@ class FalseNegatives:
         `rows` are (B,) of this process, `all_rows` (N,) of all. True for the anchor itself and its positive too.
         """
         own, others = self.texts[:, rows.cpu()], self.texts[:, all_rows.cpu()]  # (2, B) and (2, N)
-        shares = (own[:, None, :, None] == others[None, :, None, :]).any(dim=0).any(dim=0)  # (B, N)
-        found = shares.repeat(2, 2)
+        found = (own[:, None, :, None] == others[None, :, None, :]).any(dim=0).any(dim=0).repeat(2, 2)  # (2B, 2N)
         if self.vectors is not None:
             anchors, positives = self.vectors[own.flatten()], self.vectors[own.flip(0).flatten()]  # (2B, D)
             similar = anchors @ self.vectors[others.flatten()].T  # (2B, 2N)

@@ -51,8 +51,7 @@ def collect(packages: Iterable[str] = DEFAULT_PACKAGES, num_proc: int | None = N
     """
     files = sorted(set(_source_files(packages)))
     with ProcessPoolExecutor(num_proc) as pool:
-        per_file = pool.map(_parse, files, chunksize=32)
-    return [entry for entries in per_file for entry in entries]
+        return [entry for entries in pool.map(_parse, files, chunksize=32) for entry in entries]
 
 
 def search_pairs(entries: Iterable[Docstring], part: str = "test") -> list[tuple[str, str]]:

@@ -216,8 +216,7 @@ def _sections(file: str, title: str, blocks: list[Block]) -> Document:
         stack += [(block.level, block.text)] if block.text else []
         sections.append(Section(tuple(text for _, text in stack), block.kind == "definition", [block]))
     module = Path(file).stem if not file.endswith("__init__.py") else Path(file).parent.name
-    title = first or title or (split_name(module) if file.endswith(".py") else "")
-    return Document(file, title, sections)
+    return Document(file, first or title or (split_name(module) if file.endswith(".py") else ""), sections)
 
 
 def fit_passages(documents: list[Document], tokenizer: PreTrainedTokenizerBase, max_tokens: int) -> None:

@@ -117,8 +117,7 @@ class _Reader:
                 self.end("code")
                 continue
             self.read(child)
-            acts_as_heading = tag in ("dt", "summary") or (tag == "p" and _is_bold_question(child))
-            if tag in HEADINGS or acts_as_heading:
+            if tag in HEADINGS or tag in ("dt", "summary") or (tag == "p" and _is_bold_question(child)):
                 self.end("heading", HEADINGS.get(tag, TERM))
             else:
                 self.end("text")

@@ -99,17 +99,14 @@ class ViewTokenizer:
         """Return the row with single tokens of the text masked. The special tokens around it stay."""
         before, after = self.special_tokens
         end = len(ids) - len(after)
-        content = mask_tokens(ids[len(before) : end], self.tokenizer.mask_token_id, rate, rng)
-        return before + content + ids[end:]
+        return before + mask_tokens(ids[len(before) : end], self.tokenizer.mask_token_id, rate, rng) + ids[end:]
 
 
 def special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
     """Return the special tokens that this tokenizer puts before and after a single text."""
     encoded = tokenizer("a", return_special_tokens_mask=True)
     ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
-    first = special.index(0)
-    last = len(special) - special[::-1].index(0)
-    return ids[:first], ids[last:]
+    return ids[: special.index(0)], ids[len(special) - special[::-1].index(0) :]
 
 
 def tokenize_rows(
@@ -224,17 +221,14 @@ class StreamedTwoViewDataset(EndlessStream):
     def __init__(
         self, texts: IterableDataset, tokenizer: PreTrainedTokenizerBase, settings: ViewSettings, batch_size: int
     ):
-        super().__init__(texts.map(_number, batched=True, with_indices=True), settings.seed, batch_size)
+        numbered = texts.map(lambda batch, rows: {"row": rows}, batched=True, with_indices=True)
+        super().__init__(numbered, settings.seed, batch_size)
         self.tokenizer, self.settings = tokenizer, settings
 
     def make_rows(self, batch: dict[str, list], epoch: int, place: int, number: int) -> Iterator[dict[str, list[int]]]:
         views = tokenize_rows(batch, batch.pop("row"), self.tokenizer, self.settings, epoch)
         for first, second in zip(views["first_ids"], views["second_ids"], strict=True):
             yield {"first_ids": first, "second_ids": second}
-
-
-def _number(batch: dict[str, list[str]], rows: list[int]) -> dict[str, list[int]]:
-    return {"row": rows}
 
 
 TwoViews = TwoViewDataset | StreamedTwoViewDataset

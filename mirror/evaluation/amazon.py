@@ -191,8 +191,7 @@ def train_classifier(
         torch.manual_seed(TUNING_SEED)  # initializes the linear layer, shuffles the rows and seeds dropout
         classifier = ReviewClassifier(encoder)
         optimizer = torch.optim.AdamW(classifier.parameters(), lr=LEARNING_RATE)
-        tokenize = classifier.encoder.tokenize
-        summaries, texts = (tokenize(train[0][column]) for column in ("summary", "text"))
+        summaries, texts = (classifier.encoder.tokenize(train[0][column]) for column in ("summary", "text"))
         labels = torch.tensor(train[1], dtype=torch.float32, device=classifier.model.device)  # (N,)
         for epoch in range(1, EPOCHS + 1):
             classifier.train()

@@ -53,8 +53,7 @@ class EncodeSettings:
 
 def make_encode(encoder: Encoder, settings: EncodeSettings, model_sha256: str | None = None) -> EncodeByRole:
     """Wrap the encoder's `encode` as requested by `settings`. `model_sha256` is `fingerprint(encoder)`, if it is known."""
-    known = {encoder.prompt: model_sha256}
-    return encoder.by_role(lambda each: _wrap(each, settings, known.get(each.prompt)))
+    return encoder.by_role(lambda each: _wrap(each, settings, model_sha256 if each.prompt == encoder.prompt else None))
 
 
 def _wrap(encoder: Encoder, settings: EncodeSettings, model_sha256: str | None) -> Encode:
@@ -89,11 +88,9 @@ def describe(name_or_path: str, encoder: Encoder, dtype: str, settings: EncodeSe
         "device": encoder.model.device.type,
         "versions": {"python": platform.python_version()} | {package: version(package) for package in PACKAGES},
     }
-    if encoder.prompt:
-        described["prompt"] = encoder.prompt
-    for role, prompt in encoder.role_prompts.items():
-        if prompt != encoder.prompt:
-            described[f"{role}_prompt"] = prompt
+    described |= {"prompt": encoder.prompt} if encoder.prompt else {}
+    prompts = {f"{role}_prompt": prompt for role, prompt in encoder.role_prompts.items()}
+    described |= {name: prompt for name, prompt in prompts.items() if prompt != encoder.prompt}
     if truncate_dim := settings.truncate_dim or encoder.truncate_dim:
         described["truncate_dim"] = truncate_dim
     if settings.remove_components:

@@ -117,8 +117,7 @@ def eigenvectors(vectors: np.ndarray) -> np.ndarray:
     """Compute the eigenvectors of VᵀV for vectors V (N, D), as the rows of (D, D)."""
     _, columns = np.linalg.eigh(vectors.T @ vectors)
     # The sign of an eigenvector is arbitrary, but Z(c) depends on it: its inner product with the mean vector is not negative.
-    sides = np.where(columns.T @ vectors.mean(axis=0) < 0, -1.0, 1.0)  # (D,)
-    return columns.T * sides[:, None]
+    return columns.T * np.where(columns.T @ vectors.mean(axis=0) < 0, -1.0, 1.0)[:, None]
 
 
 def isotropy_score(vectors: np.ndarray, directions: np.ndarray) -> float:
@@ -171,8 +170,7 @@ def language_neutrality(matrix: np.ndarray) -> float:
 
     1: all other languages equally often and the own never. 0: always the own. 1 / (L - 1): always the same other language.
     """
-    unbiased = (1 - np.eye(len(matrix))) / (len(matrix) - 1)
-    return float(1 - np.abs(matrix - unbiased).sum(axis=1).mean() / 2)
+    return float(1 - np.abs(matrix - (1 - np.eye(len(matrix))) / (len(matrix) - 1)).sum(axis=1).mean() / 2)
 
 
 def score_projection(encode: Encode, data_dir: Path) -> dict:

@@ -107,8 +107,7 @@ class Sample:
     def draws(self, seed: int = 0) -> np.ndarray:
         """Compute the score of 1,000 resamples of the examples, (1000,). Those of two systems are paired."""
         rng = np.random.default_rng(seed)
-        rows = (rng.integers(self.size, size=self.size) for _ in range(RESAMPLES))
-        return np.array([self.score(each) for each in rows])
+        return np.array([self.score(rng.integers(self.size, size=self.size)) for _ in range(RESAMPLES)])
 
 
 def interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

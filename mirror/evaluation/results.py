@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-import evaluate
-
 from mirror.common.errors import InputError
 from mirror.common.files import atomic_write_text, to_python_scalar
 from mirror.evaluation.published import Row
@@ -193,6 +191,8 @@ def write_results(records: Sequence[dict], columns: Sequence[str], table: Table,
     texts["results.tex"] = format_latex(columns, table, records)
     for name, text in texts.items():
         atomic_write_text(output_dir / name, text)
+    import evaluate  # slow to import
+
     # `evaluate.save` runs git, which may not be installed, and which complains outside of a repository.
     with contextlib.suppress(FileNotFoundError), _no_stderr():
         evaluate.save(output_dir / "run.json", command=sys.argv)

@@ -150,16 +150,14 @@ def root_mean_square(vectors: np.ndarray) -> float:
 
 def pair_features(encode: Encode, columns: Columns) -> np.ndarray:
     """Compute the features |u - v| and u * v of `sentence1` and `sentence2`, as (N, 2D)."""
-    vectors = scaled(encode(columns["sentence1"] + columns["sentence2"]))  # (2N, D)
-    left, right = np.split(vectors, 2)
+    left, right = np.split(scaled(encode(columns["sentence1"] + columns["sentence2"])), 2)  # (N, D) each
     return np.hstack([np.abs(left - right), left * right])
 
 
 def nested_accuracies(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Compute the test accuracies, (10,), of the outer folds of (N, F) and (N,), with C selected within each training part."""
     _check_folds(labels)
-    outer = StratifiedKFold(OUTER_FOLDS, shuffle=True, random_state=SEED)
-    folds = outer.split(features, labels)
+    folds = StratifiedKFold(OUTER_FOLDS, shuffle=True, random_state=SEED).split(features, labels)
     probes = ((cross_validated_probe(features[train], labels[train], INNER_FOLDS), test) for train, test in folds)
     return np.array([fitted.score(features[test], labels[test]) for fitted, test in probes])
 

@@ -12,12 +12,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from transformers.activations import GELUActivation
 
 from mirror.modeling.dropout import dropout_mask
 
 
 Group = tuple[int, int]  # texts, tokens of each
-TYPICAL_ROWS = 1024  # tokens of a batch, for which oneDNN chooses the order of packed weights
+TYPICAL_ROWS = 1536  # tokens of a batch, for which oneDNN chooses the order of packed weights
 LONG = 1024  # tokens of a text above which its attention weights are computed again in the backward pass
 
 
@@ -193,20 +194,21 @@ def _put(x: Tensor, where: slice, group: Group, batch: Tensor) -> None:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer with the weights that it has now, in the order that oneDNN computes with, without gradient."""
+    """A linear layer with its weights of now in oneDNN's order, and "gelu" or "none" after it. Without gradient."""
 
     # PyTorch's own layer reorders weights in bfloat16 at each call, and hands float32 to MKL. This is the operator of its compiler.
-    def __init__(self, layer: nn.Linear):
+    def __init__(self, layer: nn.Linear, then: str = "none"):
         super().__init__()
         self.weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), TYPICAL_ROWS)
         self.bias = None if layer.bias is None else layer.bias.detach()
-        self.layer = (layer,)  # not registered as a module
+        self.layer, self.then = (layer,), then  # the layer is not registered as a module
 
     def forward(self, inputs: Tensor) -> Tensor:
         # Autocast, which accelerate puts inside `model.forward`, converts the inputs of PyTorch's layers, and not these.
         if torch.is_autocast_enabled("cpu"):
-            return self.layer[0](inputs)
-        return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, "none", [], "none")
+            outputs = self.layer[0](inputs)
+            return nn.functional.gelu(outputs) if self.then == "gelu" else outputs
+        return torch.ops.mkldnn._linear_pointwise(inputs, self.weight, self.bias, self.then, [], "none")
 
 
 @cache
@@ -225,18 +227,22 @@ def packed_types() -> set[torch.dtype]:
 @contextmanager
 def packed_linear(model: nn.Module, types: Collection[torch.dtype]) -> Iterator[None]:
     """Replace the linear layers of `model` on the CPU that have one of these types by `PackedLinear` of their weights."""
-    replaced = []
+    replaced: list[tuple[nn.Module, str, nn.Module, nn.Module]] = []
     for module in list(model.modules()) if types else ():
+        after = getattr(module, "intermediate_act_fn", None)  # of the only layer in it, in BERT's family
+        gelu = type(after) is GELUActivation and after.act is nn.functional.gelu
         for name, layer in module.named_children():
             # Hooks may change a layer at each call, and weights of another kind (sharded, quantized) cannot be copied.
             has_hooks = layer._forward_hooks or layer._forward_pre_hooks
             if type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and not has_hooks:
                 if layer.weight.dtype in types and layer.weight.device.type == "cpu":
-                    replaced.append((module, name, layer))
+                    replaced.append((module, name, layer, PackedLinear(layer, "gelu" if gelu else "none")))
+                    if gelu:
+                        replaced.append((module, "intermediate_act_fn", after, nn.Identity()))
     try:
-        for module, name, layer in replaced:
-            setattr(module, name, PackedLinear(layer))
+        for module, name, _, new in replaced:
+            setattr(module, name, new)
         yield
     finally:
-        for module, name, layer in replaced:
+        for module, name, layer, _ in replaced:
             setattr(module, name, layer)

@@ -103,5 +103,4 @@ def check_views_agree(model: PreTrainedModel) -> None:
 
 def dummy_input_ids(model: PreTrainedModel, length: int) -> Tensor:
     """Return token ids that are not padding, (1, length), for a trial forward pass."""
-    ids = [token for token in range(length + 1) if token != model.config.pad_token_id]
-    return torch.tensor([ids[:length]])
+    return torch.tensor([[token for token in range(length + 1) if token != model.config.pad_token_id][:length]])

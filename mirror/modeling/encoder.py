@@ -16,7 +16,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from mirror.common.errors import InputError, library_errors
 from mirror.common.vectors import top_k, unit_length
 from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, pad_right, position_limit, unknown_share
-from mirror.modeling.cpu_kernels import packed_linear, packed_types
+from mirror.modeling.cpu_kernels import TYPICAL_ROWS, packed_linear, packed_types
+from mirror.modeling.packing import NEED_PADDING, ROW_LENGTHS, shared_forward, shared_row, takes_shared_rows
 from mirror.modeling.pooling import POOLING_MODES, pool, without_first
 from mirror.modeling.read_checkpoint import (
     ROLES,
@@ -65,6 +66,7 @@ class Encoder:
         self.head = nn.Sequential(*head).to(model.device).eval()
         self._lacks_embeddings = len(tokenizer) > (getattr(model.config, "vocab_size", None) or len(tokenizer))
         self._warned = False
+        self._shares_rows: bool | None = None  # not tried yet
 
     @classmethod
     def from_pretrained(
@@ -181,11 +183,19 @@ class Encoder:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
         is_long = len(texts) > batch_size  # long enough to reorder the weights for
+        if is_long and self._shares_rows is None:
+            faster = self.model.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()  # as measured
+            self._shares_rows = faster and self.pooling not in NEED_PADDING and takes_shared_rows(self.model)
         layers = packed_linear(self.model, packed_types() if is_long else ())
+        start, shared = 0, bool(is_long and self._shares_rows)
         with layers, tqdm(total=len(texts), desc="encoding", unit="text", leave=False, disable=disable) as bar:
-            for start in range(0, len(order), batch_size):
-                rows = order[start : start + batch_size]
-                vectors[rows] = self.forward([ids[row] for row in rows]).float().cpu().numpy()
+            while start < len(order):
+                longest = len(ids[order[start]])
+                count, width = shared_row(max(1, longest))
+                size = count * TYPICAL_ROWS // width if shared and width in ROW_LENGTHS else batch_size
+                rows = order[start : start + size]
+                vectors[rows] = self.forward([ids[row] for row in rows], shared and longest > 0).float().cpu().numpy()
+                start += size
                 bar.update(len(rows))
         bad = ~np.isfinite(vectors).all(axis=1)
         if bad.any():
@@ -235,12 +245,18 @@ class Encoder:
                     raise InputError(f"{what}; remove it from the text")
         return ids
 
-    def forward(self, ids: list[list[int]]) -> Tensor:
-        """Return the vectors of B texts from `tokenize` as one batch, (B, D) in the model's dtype. Differentiable."""
+    def forward(self, ids: list[list[int]], shared: bool = False) -> Tensor:
+        """Return the vectors of B texts from `tokenize` as one batch, (B, D) in the model's dtype. Differentiable.
+
+        `shared`: several texts in a row (`mirror.modeling.packing.shared_forward`).
+        """
         padding = {"padding": "max_length", "max_length": self.max_seq_length} if self.pooling == "mean_padded" else {}
         batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
-        output = self.model(**batch, output_hidden_states=self.pooling == "first_last_mean")
         mask = batch["attention_mask"]
+        if shared:
+            output, mask = shared_forward(self.model, batch["input_ids"], mask, self.pooling)
+        else:
+            output = self.model(**batch, output_hidden_states=self.pooling == "first_last_mean")
         if self.prompt and not self.include_prompt and self.pooling != "pooler":
             count = prompt_tokens(self.tokenizer, self.prompt, self.max_seq_length)
             output, mask = without_first(output, mask, torch.full((len(mask),), count, device=mask.device))

@@ -186,8 +186,7 @@ def encode_vectors(vectors: np.ndarray, vector_type: VectorType) -> tuple[np.nda
         # One scale per vector, its largest magnitude / 127, and not one per dimension as in sentence-transformers:
         # shards stay independent of each other, and cosines of int8 vectors need no scales.
         scale = np.abs(vectors).max(axis=1) / 127  # (N,)
-        steps = vectors / np.where(scale > 0, scale, 1)[:, None]
-        return np.rint(steps).astype(np.int8), scale.astype(np.float32)
+        return np.rint(vectors / np.where(scale > 0, scale, 1)[:, None]).astype(np.int8), scale.astype(np.float32)
     if vector_type == "binary":
         return np.packbits(vectors > 0, axis=1), None
     if vector_type == "float16":

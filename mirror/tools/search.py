@@ -107,8 +107,7 @@ def main() -> None:
     scores, rows = search(encode, list(queries.values()), documents["text"], depth)  # (Q, k) each
     if args.qrels:
         ids = documents["id"][:]
-        values = measure([[ids[row] for row in found] for found in rows], list(qrels.values()))
-        summary = summarize(values)
+        summary = summarize(measure([[ids[row] for row in found] for found in rows], list(qrels.values())))
         lines = [
             f"{name}\t{summary[name]:.4f}\t{low:.4f}\t{high:.4f}" for name, (low, high) in summary["intervals"].items()
         ]

@@ -212,8 +212,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
 
     def own_length(self, pooling: str | None, length: int | None) -> int | None:
         """Return the `length` of the texts of a base encoder with this `pooling`, or None where this run has another."""
-        keeps = self.pooling in (None, pooling) and "max_seq_length" not in self.given
-        return length if keeps else None
+        return length if self.pooling in (None, pooling) and "max_seq_length" not in self.given else None
 
     def fit_batch(self, rows: int) -> None:
         """Make the default batch as small as a corpus of so many rows."""

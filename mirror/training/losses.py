@@ -48,8 +48,6 @@ def info_nce(
     all_first: Tensor | None = None,
     all_second: Tensor | None = None,
     offset: int = 0,
-    negatives: Tensor | None = None,
-    false_negative_cosine: float | None = None,
     hardness: float | None = None,
     false_negatives: Tensor | None = None,
 ) -> Tensor:
@@ -65,9 +63,6 @@ def info_nce(
         temperature: tau > 0; the logits are cosines divided by it.
         all_first, all_second: (N, D), the views of all processes, gathered with gradient; by default this process's.
         offset: where this process's rows start in them.
-        negatives: (M, D), further negatives of every anchor: a queue (ESimCSE, section 3.2), noise (DCLR).
-        false_negative_cosine: negatives whose cosine with the anchor is above it are left out (DCLR's weights, with
-            the encoder that is trained as its own guide).
         hardness: a negative's logit gets its cosine times this, as a constant (Lan et al. 2025, Eq. 5; in
             sentence-transformers `hardness_strength`, in the mode `all_negatives`).
         false_negatives: (2B, 2N), which views of all are left out for each view of this process.
@@ -85,18 +80,13 @@ def info_nce(
         else:
             anchors, candidates = torch.cat([first, second]), [all_first, all_second]
             positive = torch.cat([rows + len(all_first), rows])  # (A,)
-        candidates += [] if negatives is None else [unit_tensor(negatives)]
-        cosines = anchors @ torch.cat(candidates).T  # (A, C): B or 2B anchors, N or 2N candidates and M negatives
+        cosines = anchors @ torch.cat(candidates).T  # (A, C): B or 2B anchors, N or 2N candidates
         logits = cosines / temperature
         if hardness is not None:
             logits = logits + (hardness * cosines.detach()).scatter(1, positive[:, None], 0.0)
-        if false_negative_cosine is not None:
-            is_false = (cosines > false_negative_cosine).scatter(1, positive[:, None], False)
-            logits = logits.masked_fill(is_false, float("-inf"))
         if false_negatives is not None:
             left_out = false_negatives[: len(first), len(all_first) :] if form == "one_way" else false_negatives
-            left_out = F.pad(left_out, (0, logits.shape[1] - left_out.shape[1])).scatter(1, positive[:, None], False)
-            logits = logits.masked_fill(left_out, float("-inf"))
+            logits = logits.masked_fill(left_out.scatter(1, positive[:, None], False), float("-inf"))
         if form == "one_way":
             return F.cross_entropy(logits, positive)
 
@@ -182,13 +172,6 @@ class InfoNCE(nn.Module):
         return shown if self.hardness is None else f"{shown}, hardness={self.hardness:g}"
 
 
-class MultiSimilarity(nn.Module):
-    """Multi-similarity loss on mined triplets, the function `multi_similarity` as a module."""
-
-    def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
-        return multi_similarity(first, second, **gathered)
-
-
 class Matryoshka(nn.Module):
     """Sum of a loss, which normalizes, on whole vectors of `width` dimensions and on their first D, for each of `dims`.
 
@@ -251,7 +234,7 @@ def make_loss(config: MirrorConfig, width: int, loss: LossFunction | None = None
     if loss is None:
         module, _, name = LOSSES[config.loss].rpartition(".")
         kind = getattr(import_module(module), name)
-        loss = kind.from_config(config) if hasattr(kind, "from_config") else kind()
+        loss = kind.from_config(config) if hasattr(kind, "from_config") else kind
     elif not callable(loss):
         raise InputError(f"loss must be a function or a module, got {type(loss).__name__}; --loss takes names")
     elif given := {"temperature", "hardness"} & {*config.given, *(["hardness"] if config.hardness else [])}:

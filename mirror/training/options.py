@@ -65,7 +65,7 @@ CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")
 # and one line.
 LOSSES = {
     **dict.fromkeys(("nt_xent", "decoupled", "one_way"), "mirror.training.losses.InfoNCE"),
-    "multi_similarity": "mirror.training.losses.MultiSimilarity",
+    "multi_similarity": "mirror.training.losses.multi_similarity",
 }
 OWN_TEXT = "own_text"  # the value of --select_by
 MERGE = re.compile(r"none|auto|1(\.0*)?|0?\.\d*[1-9]\d*")  # the values of --merge
@@ -342,8 +342,7 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
 
 def default_learning_rate(model_name_or_path: str) -> float:
     """Return AdamW's rate where the user gives none."""
-    is_embedded = Path(model_name_or_path).resolve() == EMBEDDED_MODEL
-    return EMBEDDED_LEARNING_RATE if is_embedded else LEARNING_RATE
+    return EMBEDDED_LEARNING_RATE if Path(model_name_or_path).resolve() == EMBEDDED_MODEL else LEARNING_RATE
 
 
 def default_pooling(model_type: str, direction: str | None = None) -> str:

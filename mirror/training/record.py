@@ -28,8 +28,10 @@ logger = logging.getLogger(__name__)
 FILE = "train_results.json"
 LOCAL_BASE = "_base_model.txt"  # the underscore keeps it out of pushes
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
-ALWAYS_KEPT = {"learning_rate", "num_train_epochs", "gradient_accumulation_steps", "seed", "weight_decay"}
-ALWAYS_KEPT |= {"per_device_train_batch_size"}
+ALWAYS_KEPT = (
+    "learning_rate num_train_epochs gradient_accumulation_steps seed weight_decay per_device_train_batch_size".split()
+)
+LIKE_PATHS = ("hub_model_id", "prompt")  # values that may look like a path and are none
 LATER = ("own_text", "own_text_together", "kept", "merged", "distilled")  # not in earlier records
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it
 NOT_KEPT = ("output_dir", "data_dir", "hub_token", "force", "label_names", "use_cpu", "disable_tqdm")
@@ -108,8 +110,7 @@ def collect_settings(args: TrainingArguments, **others) -> dict:
     for key, value in sorted((args.to_dict() | others).items()):
         changed = value is not None and (key not in defaults or value != defaults[key])
         if (changed or key in ALWAYS_KEPT) and key not in NOT_KEPT and value != []:
-            may_look_like_a_path = key in ("hub_model_id", "prompt")
-            kept[key] = value if may_look_like_a_path else _map_leaves(_without_folder, value)
+            kept[key] = value if key in LIKE_PATHS else _map_leaves(_without_folder, value)
     return kept
 
 

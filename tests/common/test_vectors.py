@@ -54,7 +54,7 @@ def by_sorting(queries: np.ndarray, entries: np.ndarray, k: int) -> np.ndarray:
 @pytest.mark.parametrize("block_bytes", [1, 4096, 1 << 28])
 def test_blocks_of_any_size_give_the_full_matrix_answer(block_bytes):
     queries, entries = random_vectors(37, 0), random_vectors(501, 1)
-    scores, indices = vectors.top_k(queries, entries, 10, block_bytes, use_faiss=False)
+    scores, indices = vectors.top_k(queries, entries, 10, block_bytes)
     np.testing.assert_array_equal(indices, by_sorting(queries, entries, 10))
     np.testing.assert_allclose(scores, np.take_along_axis(queries @ entries.T, indices, axis=1), rtol=1e-5, atol=1e-5)
 
@@ -62,26 +62,15 @@ def test_blocks_of_any_size_give_the_full_matrix_answer(block_bytes):
 @pytest.mark.parametrize("block_bytes", [1, 1 << 28])
 def test_equal_entries_come_by_lowest_index_also_at_the_last_place(block_bytes):
     entries = np.tile(random_vectors(3, 2), (40, 1))  # 120 entries, 40 of each: many more equals than places
-    scores, indices = vectors.top_k(entries[:3], entries, 5, block_bytes, use_faiss=False)
+    scores, indices = vectors.top_k(entries[:3], entries, 5, block_bytes)
     for row in range(3):
         np.testing.assert_array_equal(indices[row], row + 3 * np.arange(5))
     assert (scores == scores[:, :1]).all()
 
 
 def test_there_are_never_more_neighbors_than_entries():
-    scores, indices = vectors.top_k(random_vectors(2, 0), random_vectors(3, 1), 10, use_faiss=False)
+    scores, indices = vectors.top_k(random_vectors(2, 0), random_vectors(3, 1), 10)
     assert scores.shape == indices.shape == (2, 3)
-
-
-def test_faiss_gives_the_same_answer():
-    pytest.importorskip("faiss")
-    queries, entries = random_vectors(50, 3), np.concatenate([random_vectors(200, 4)] * 12)
-    for ours, theirs in zip(
-        vectors.top_k(queries, entries, 10, use_faiss=False),
-        vectors.top_k(queries, entries, 10, use_faiss=True),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_the_full_matrix_is_never_held(monkeypatch):
@@ -94,7 +83,7 @@ def test_the_full_matrix_is_never_held(monkeypatch):
         return original(scores, k)
 
     monkeypatch.setattr(vectors, "_lowest_index_top_k", watched)
-    vectors.top_k(random_vectors(100, 0), random_vectors(5000, 1), 3, block_bytes=200_000, use_faiss=False)
+    vectors.top_k(random_vectors(100, 0), random_vectors(5000, 1), 3, block_bytes=200_000)
     assert 0 < largest <= 200_000 < 100 * 5000 * 4
 
 

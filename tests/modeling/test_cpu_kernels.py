@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.utils import weight_norm
+from transformers import BertConfig
+from transformers.models.bert.modeling_bert import BertIntermediate
 
 from mirror.modeling import encoder as encoder_module
 from mirror.modeling.cpu_kernels import packed_linear
@@ -66,6 +68,22 @@ def test_layers_in_bfloat16_too():
     torch.testing.assert_close(found.float(), expected, atol=2e-2, rtol=0)
     assert within_autocast.dtype == torch.bfloat16  # as PyTorch's own layers
     torch.testing.assert_close(within_autocast.float(), expected, atol=2e-2, rtol=0)
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+def test_gelu_is_computed_with_the_layer_before_it(activation):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "intermediate_size": 32, "num_attention_heads": 2}
+    module = nn.ModuleDict({"up": BertIntermediate(BertConfig(**sizes, hidden_act=activation))})
+    inputs, before = torch.randn(3, 5, 8), dict(module.named_modules())
+    with torch.inference_mode():
+        expected = module["up"](inputs)
+        with packed_linear(module, {torch.float32}):
+            assert isinstance(module["up"].intermediate_act_fn, nn.Identity) == (activation == "gelu")
+            torch.testing.assert_close(module["up"](inputs), expected)
+            with torch.autocast("cpu", torch.bfloat16):
+                torch.testing.assert_close(module["up"](inputs).float(), expected, atol=2e-2, rtol=0)
+    assert expected.std() > 0.05 and dict(module.named_modules()) == before
 
 
 def test_an_encoder_gives_the_same_vectors(bert_folder, sentences, monkeypatch):

@@ -10,7 +10,9 @@ from datasets import Dataset
 from transformers import AutoModel, GPT2Config, GPT2Model
 
 from mirror.common.errors import InputError
+from mirror.modeling import encoder as encoder_module
 from mirror.modeling.encoder import Encoder
+from mirror.modeling.packing import shared_forward
 from tests.architectures import CONFIGS, save_tiny
 
 
@@ -150,3 +152,21 @@ def test_texts_of_any_container_are_those_of_the_list(bert_folder):
 def test_what_is_not_a_text_is_named_by_its_index(bert_folder, texts, line):
     with pytest.raises(InputError, match=line):
         Encoder.from_pretrained(bert_folder, "mean").encode(texts)
+
+
+def test_texts_share_rows_only_where_that_is_faster_and_the_vectors_stay(bert_folder, sentences, monkeypatch):
+    calls = []
+    encoder = Encoder.from_pretrained(bert_folder, "mean", dtype="bfloat16")
+    monkeypatch.setattr(encoder_module, "shared_forward", lambda *given: calls.append(given) or shared_forward(*given))
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    plain = encoder.encode([*sentences, ""], batch_size=8)
+    assert not calls
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    encoder = Encoder.from_pretrained(bert_folder, "mean", dtype="bfloat16")
+    shared = encoder.encode([*sentences, ""], batch_size=8)
+    assert calls and len(calls[0][1]) > 8
+    assert np.linalg.norm(shared - plain) < 0.01 * np.linalg.norm(plain)
+    single = Encoder.from_pretrained(bert_folder, "mean")
+    calls.clear()
+    single.encode(sentences, batch_size=8)
+    assert not calls

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import AutoModel
 from transformers import modeling_flash_attention_utils as flash
+from transformers.modeling_outputs import BaseModelOutput
 
 import mirror.modeling.attention
 import mirror.modeling.cpu_kernels
@@ -27,6 +28,8 @@ from mirror.modeling.packing import (
     first_position,
     packed_forward,
     packing_unsupported_reason,
+    shared_forward,
+    takes_shared_rows,
 )
 from mirror.modeling.pooling import pool
 from tests.architectures import CONFIGS, DISENTANGLED, INTERFACE, OWN_ATTENTION, padded, random_rows, tiny
@@ -331,3 +334,40 @@ def test_long_texts_of_modernbert_are_packed_right_past_its_windows(length, each
     assert configure_noise_and_packing(model, "mean", "on", dropout_rate=0.0)
     expected = padded_vectors(plain.eval(), rows, "mean")
     torch.testing.assert_close(packed_vectors(model.eval(), rows, "mean"), expected, atol=1e-5, rtol=1e-4)
+
+
+# Several texts in a row
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_texts_that_share_rows_have_the_vectors_of_padded_ones(name):
+    plain, model = tiny(name).eval(), tiny(name).eval()
+    assert takes_shared_rows(model) == (name in INTERFACE)
+    if name not in INTERFACE:
+        return
+    for rows in (sorted(ROWS, key=len, reverse=True), ROWS[:1], random_rows(3, 12, 12), random_rows(2, 3, 3)):
+        batch = padded(rows, model.config.pad_token_id)
+        for pooling in POOLINGS:
+            expected = pool(plain(**batch, output_hidden_states=True), batch["attention_mask"], pooling)
+            vectors = pool(*shared_forward(model, batch["input_ids"], batch["attention_mask"], pooling), pooling)
+            torch.testing.assert_close(vectors, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_shared_row_holds_whole_texts_and_a_multiple_of_sixteen_tokens(monkeypatch):
+    model, seen = tiny("bert").eval(), []
+    assert takes_shared_rows(model)
+    monkeypatch.setattr(
+        model,
+        "forward",
+        lambda **inputs: seen.append(inputs) or BaseModelOutput(inputs["position_ids"][..., None].float()),
+    )
+    ids = torch.arange(1, 31).view(5, 6)
+    mask = (torch.arange(6) < torch.tensor([6, 6, 5, 4, 4])[:, None]).long()
+    output, _ = shared_forward(model, ids, mask, "cls")
+    assert torch.equal(output.last_hidden_state[..., 0], torch.arange(6.0).expand(5, 6))  # back in their places
+    (inputs,) = seen
+    assert inputs["input_ids"].shape == (1, 48)
+    assert [token for token in inputs["input_ids"].flatten().tolist() if token] == ids.flatten().tolist()
+    # A token of a text sees the tokens of that text, and no padding.
+    counts = inputs["attention_mask"][:, 0].sum(-1).flatten()[:30].view(5, 6)
+    assert torch.equal(counts[mask.bool()], mask.sum(1, keepdim=True).expand(5, 6)[mask.bool()])
