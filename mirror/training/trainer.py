@@ -305,8 +305,7 @@ class MirrorTrainer(EncoderTrainer):
         if self.score is None:
             return super().evaluate(eval_dataset, ignore_keys, metric_key_prefix)
         scores = self.score(self.encoder())
-        if self.args.keep:
-            scores |= {KEEP_STEP: self.state.global_step}
+        scores |= {KEEP_STEP: self.state.global_step} if self.args.keep else {}
         metrics = {f"{metric_key_prefix}_{task}": score for task, score in scores.items()}
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
