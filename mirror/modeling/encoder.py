@@ -184,7 +184,7 @@ class Encoder:
         disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
         is_long = len(texts) > batch_size  # long enough to reorder the weights for
         if is_long and self._shares_rows is None:
-            faster = self.model.dtype == torch.bfloat16 and torch.cpu._is_amx_tile_supported()  # as measured
+            faster = getattr(self.model, "dtype", None) == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
             self._shares_rows = faster and self.pooling not in NEED_PADDING and takes_shared_rows(self.model)
         layers = packed_linear(self.model, packed_types() if is_long else ())
         start, shared = 0, bool(is_long and self._shares_rows)
