@@ -205,7 +205,8 @@ def additive_margin_softmax(
             sources, targets = F.normalize(sources, dim=1), F.normalize(targets, dim=1)
             all_sources, all_targets = F.normalize(all_sources, dim=1), F.normalize(all_targets, dim=1)
         there = F.cross_entropy(scale * (sources @ all_targets.T - margins), own)
-        return there + F.cross_entropy(scale * (targets @ all_sources.T - margins), own)
+        back = F.cross_entropy(scale * (targets @ all_sources.T - margins), own)
+        return there + back
 
 
 def save_cmlm(

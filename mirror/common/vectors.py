@@ -150,8 +150,7 @@ def _candidates(queries: Tensor, entries: Tensor, wanted: int, block_bytes: int)
 def _lowest_index_top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return `scores.topk(k)` of (q, n) with ties broken by lowest index."""
     best, indices = scores.topk(min(k + 1, scores.shape[1]), dim=1)
-    # Rows whose last place is shared: topk chose arbitrarily among the tied entries.
-    shared = ((best[:, k - 1] == best[:, -1]) & (best.shape[1] > k)).nonzero()[:, 0]
+    shared = ((best[:, k - 1] == best[:, -1]) & (best.shape[1] > k)).nonzero()[:, 0]  # topk chose among their ties
     indices = indices[:, :k].clone()
     for row in shared.tolist():
         last = best[row, k - 1]

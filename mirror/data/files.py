@@ -239,7 +239,8 @@ def objects_of(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, di
             raise InputError(f"{place(path, number)}: {kind} is not a JSON object")
         values = dict(row)
         if len(values) < len(row):
-            if twice := [name for name in wanted if [key for key, _ in row].count(name) > 1]:
+            keys = [key for key, _ in row]
+            if twice := [name for name in wanted if keys.count(name) > 1]:
                 raise InputError(f"{place(path, number)}: the key '{twice[0]}' is there twice; rename one")
         yield number, values
 

@@ -150,7 +150,8 @@ def read_qrels(
     """Read the relevance of documents, by query and document id."""
     rows = _trec_rows(path) if ending_of(path) not in ("parquet", "json", "jsonl") else []
     if not rows:
-        rows = read_rows(str(path), (), [find_column(path, columns_of(path), names) for names in QREL_COLUMNS])
+        known = columns_of(path)
+        rows = read_rows(str(path), (), [find_column(path, known, names) for names in QREL_COLUMNS])
     judged: dict[str, dict[str, float]] = {}
     for row, (query, document, score) in rows:
         where, pair = place(path, row), f"query '{one_line(query, 80)}' and document '{one_line(document, 80)}'"

@@ -170,7 +170,8 @@ def language_neutrality(matrix: np.ndarray) -> float:
 
     1: all other languages equally often and the own never. 0: always the own. 1 / (L - 1): always the same other language.
     """
-    return float(1 - np.abs(matrix - (1 - np.eye(len(matrix))) / (len(matrix) - 1)).sum(axis=1).mean() / 2)
+    unbiased = (1 - np.eye(len(matrix))) / (len(matrix) - 1)
+    return float(1 - np.abs(matrix - unbiased).sum(axis=1).mean() / 2)
 
 
 def score_projection(encode: Encode, data_dir: Path) -> dict:

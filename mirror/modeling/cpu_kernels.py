@@ -229,13 +229,13 @@ def packed_linear(model: nn.Module, types: Collection[torch.dtype]) -> Iterator[
     """Replace the linear layers of `model` on the CPU that have one of these types by `PackedLinear` of their weights."""
     replaced: list[tuple[nn.Module, str, nn.Module, nn.Module]] = []
     for module in list(model.modules()) if types else ():
-        after = getattr(module, "intermediate_act_fn", None)  # of the only layer in it, in BERT's family
-        gelu = type(after) is GELUActivation and after.act is nn.functional.gelu
+        after = getattr(module, "intermediate_act_fn", None)  # of the layer `dense`, in BERT's family
         for name, layer in module.named_children():
             # Hooks may change a layer at each call, and weights of another kind (sharded, quantized) cannot be copied.
             has_hooks = layer._forward_hooks or layer._forward_pre_hooks
             if type(layer) is nn.Linear and type(layer.weight) is nn.Parameter and not has_hooks:
                 if layer.weight.dtype in types and layer.weight.device.type == "cpu":
+                    gelu = name == "dense" and type(after) is GELUActivation and after.act is nn.functional.gelu
                     replaced.append((module, name, layer, PackedLinear(layer, "gelu" if gelu else "none")))
                     if gelu:
                         replaced.append((module, "intermediate_act_fn", after, nn.Identity()))

@@ -66,7 +66,7 @@ class Encoder:
         self.head = nn.Sequential(*head).to(model.device).eval()
         self._lacks_embeddings = len(tokenizer) > (getattr(model.config, "vocab_size", None) or len(tokenizer))
         self._warned = False
-        self._shares_rows: bool | None = None  # not tried yet
+        self._shares_rows: list[bool] = []  # the answer, once it was tried; one list for the copies of `for_role`
 
     @classmethod
     def from_pretrained(
@@ -183,11 +183,11 @@ class Encoder:
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
         disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
         is_long = len(texts) > batch_size  # long enough to reorder the weights for
-        if is_long and self._shares_rows is None:
+        if is_long and not self._shares_rows:
             faster = getattr(self.model, "dtype", None) == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
-            self._shares_rows = faster and self.pooling not in NEED_PADDING and takes_shared_rows(self.model)
+            self._shares_rows.append(faster and self.pooling not in NEED_PADDING and takes_shared_rows(self.model))
         layers = packed_linear(self.model, packed_types() if is_long else ())
-        start, shared = 0, bool(is_long and self._shares_rows)
+        start, shared = 0, is_long and self._shares_rows[0]
         with layers, tqdm(total=len(texts), desc="encoding", unit="text", leave=False, disable=disable) as bar:
             while start < len(order):
                 longest = len(ids[order[start]])
@@ -246,10 +246,7 @@ class Encoder:
         return ids
 
     def forward(self, ids: list[list[int]], shared: bool = False) -> Tensor:
-        """Return the vectors of B texts from `tokenize` as one batch, (B, D) in the model's dtype. Differentiable.
-
-        `shared`: several texts in a row (`mirror.modeling.packing.shared_forward`).
-        """
+        """Return the vectors of B texts from `tokenize`, padded or in `shared` rows, (B, D) in the model's dtype. Differentiable."""
         padding = {"padding": "max_length", "max_length": self.max_seq_length} if self.pooling == "mean_padded" else {}
         batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
         mask = batch["attention_mask"]

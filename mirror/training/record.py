@@ -28,9 +28,8 @@ logger = logging.getLogger(__name__)
 FILE = "train_results.json"
 LOCAL_BASE = "_base_model.txt"  # the underscore keeps it out of pushes
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "sentence-transformers", "numpy")
-ALWAYS_KEPT = (
-    "learning_rate num_train_epochs gradient_accumulation_steps seed weight_decay per_device_train_batch_size".split()
-)
+ALWAYS_KEPT = {"learning_rate", "num_train_epochs", "gradient_accumulation_steps", "seed", "weight_decay"}
+ALWAYS_KEPT |= {"per_device_train_batch_size"}
 LIKE_PATHS = ("hub_model_id", "prompt")  # values that may look like a path and are none
 LATER = ("own_text", "own_text_together", "kept", "merged", "distilled")  # not in earlier records
 LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual")  # as the Hub spells it

@@ -75,11 +75,13 @@ def test_gelu_is_computed_with_the_layer_before_it(activation):
     torch.manual_seed(0)
     sizes = {"hidden_size": 8, "intermediate_size": 32, "num_attention_heads": 2}
     module = nn.ModuleDict({"up": BertIntermediate(BertConfig(**sizes, hidden_act=activation))})
+    module["up"].other = nn.Linear(8, 8)  # not before the activation
     inputs, before = torch.randn(3, 5, 8), dict(module.named_modules())
     with torch.inference_mode():
         expected = module["up"](inputs)
         with packed_linear(module, {torch.float32}):
             assert isinstance(module["up"].intermediate_act_fn, nn.Identity) == (activation == "gelu")
+            assert module["up"].other.then == "none"
             torch.testing.assert_close(module["up"](inputs), expected)
             with torch.autocast("cpu", torch.bfloat16):
                 torch.testing.assert_close(module["up"](inputs).float(), expected, atol=2e-2, rtol=0)

@@ -170,3 +170,13 @@ def test_texts_share_rows_only_where_that_is_faster_and_the_vectors_stay(bert_fo
     calls.clear()
     single.encode(sentences, batch_size=8)
     assert not calls
+
+
+def test_whether_texts_share_rows_is_tried_once_for_all_roles(bert_folder, sentences, monkeypatch):
+    tried = []
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
+    monkeypatch.setattr(encoder_module, "takes_shared_rows", lambda model: tried.append(model) or False)
+    encoder = Encoder.from_pretrained(bert_folder, "mean", dtype="bfloat16")
+    for encode in (encoder.encode_query, encoder.encode_query, encoder.encode_document, encoder.encode):
+        encode(sentences, batch_size=8)
+    assert len(tried) == 1
