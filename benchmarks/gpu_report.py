@@ -14,17 +14,22 @@ reason. Without a GPU the same program runs on the CPU at toy size, which proves
 
 from __future__ import annotations
 
+import gc
+import json
+import subprocess
 import sys
 import tempfile
 import time
 from argparse import Namespace
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import train_speed
-from benchmarks.side_by_side import make_parser, markdown, prepare, run_child, run_in_subprocess, write_report
+from benchmarks.side_by_side import make_parser, markdown, prepare, run_child, write_report
 from mirror.common.errors import one_line, run_main
 
 
@@ -32,17 +37,18 @@ PROOFS = ("packed-equals-padded", "attention-ways", "fp16-overflow", "resume")
 MODELS = {"BERT-base": (12, 768), "ModernBERT-base": (22, 768), "Qwen3-0.6B": (28, 1024)}  # layers and width
 DECODER = "Qwen3-0.6B"  # trained by low-rank updates only
 SENTENCES = 10_000
-WHOLE = ("ours", "sentence-transformers", "sentence-transformers-flash", "original-way")
-CACHED = ("ours-cached", "sentence-transformers-flash-cached", "original-way")
+WHOLE = ("ours", "ours-padded", "sentence-transformers", "sentence-transformers-flash", "original-way")
+CACHED = ("ours-cached", "sentence-transformers-cached", "sentence-transformers-flash-cached", "original-way")
 COMPILED = ("ours-compiled", "ours-cached-compiled")
 PRECISION = "bf16"
+PROFILE = "profile"  # not a way to train, but where a step of "ours" goes
 PEERS = ("sentence-transformers-flash", "sentence-transformers")  # the first that was measured
 
 
 def main() -> None:
     args = parse_arguments()
     if args.child:
-        run_child(args, measure)
+        run_child_parts(args)
         return
     deadline = time.monotonic() + 60 * args.minutes
     with tempfile.TemporaryDirectory() as work:
@@ -50,9 +56,12 @@ def main() -> None:
         facts = prepare(__file__, flags)
         names = ["processes"] if args.processes > 1 else [*PROOFS, *measurements(facts["gpu"])]
         results: dict[str, dict] = {}
-        for name in names:
-            results[name] = attempt(name, flags, deadline)
-            report = write(args, facts, results)
+        while len(results) < len(names):
+            for name, found in attempt(names[len(results) :], flags, deadline):
+                outcome = found.get("failed") or f"{found['part_seconds']:.1f} s"
+                print(f"{name}: {outcome}", file=sys.stderr)
+                results[name] = found
+                report = write(args, facts, results)
     print(report)
 
 
@@ -73,6 +82,7 @@ def measurements(gpu: bool) -> list[str]:
     whole, cached = batches(gpu)
     encoders = [model for model in MODELS if model != DECODER]
     runs = [(model, whole, way) for model in encoders for way in ("matmul", *WHOLE)]
+    runs += [(encoders[0], whole, PROFILE)]
     runs += [(DECODER, whole, way) for way in ("matmul", "ours-lora")]
     runs += [(model, cached, way) for model in encoders for way in CACHED]
     runs += [(model, batch, way) for way, batch in zip(COMPILED, (whole, cached), strict=False) for model in encoders]
@@ -83,19 +93,34 @@ def batches(gpu: bool) -> tuple[int, int]:
     return (200, 4096) if gpu else (8, 16)
 
 
-def attempt(name: str, flags: list[str], deadline: float) -> dict:
-    """Return the result of one part, or `{"failed": why}`."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        found = {"failed": "left out: the --minutes are over"}
-    else:
-        try:
-            found = run_in_subprocess(__file__, name, flags, timeout=left)
-        except RuntimeError as error:
-            found = {"failed": one_line(error, 200)}
-    outcome = found.get("failed") or f"{found['process_seconds']:.1f} s"
-    print(f"{name}: {outcome}", file=sys.stderr)
-    return found
+def attempt(names: list[str], flags: list[str], deadline: float) -> Iterator[tuple[str, dict]]:
+    """Yield parts with their results, until one ends the subprocess that measures them: one, because imports take a third."""
+    if time.monotonic() >= deadline:
+        yield from ((name, {"failed": "left out: the --minutes are over"}) for name in names)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        results, errors = Path(folder) / "results", Path(folder) / "stderr"
+        command = [sys.executable, __file__, *flags, "--child", " ".join(names), "--child_result", str(results)]
+        with results.open("w+", encoding="utf-8") as lines, errors.open("w+", encoding="utf-8") as stderr:
+            child = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
+            try:
+                for name in names:
+                    while not (line := lines.readline()) and child.poll() is None and time.monotonic() < deadline:
+                        time.sleep(0.1)
+                    if not (line := line or lines.readline()):
+                        yield name, {"failed": why_it_ended(child, errors)}
+                        return
+                    yield name, json.loads(line)
+            finally:
+                child.kill()
+                child.wait()
+
+
+def why_it_ended(child: subprocess.Popen, errors: Path) -> str:
+    if child.poll() is None:
+        return "not done when the --minutes were over"
+    messages = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no message"]
+    return f"exit status {child.returncode}: {one_line(messages[-1], 200)}"
 
 
 # ---- The report ------------------------------------------------------------------------------------------------------
@@ -131,8 +156,8 @@ def speed_table(results: dict[str, dict], facts: dict) -> str:
             limit = f"{found['gflops'] / 1000:.3g} TFLOP/s" if "gflops" in found else found["failed"]
             rows.append((model, "", f"plain products, {PRECISION}", "", "", "", limit, "", ""))
             continue
-        if "failed" in found:
-            rows.append((model, batch, variant, found["failed"].replace("|", "\\|"), *[""] * 5))
+        if "failed" in found or variant.startswith(PROFILE):
+            rows.append((model, batch, variant, (found.get("failed") or found["text"]).replace("|", "\\|"), *[""] * 5))
             continue
         speed, tokens = int(batch) / found["step_seconds"], facts["tokens"][model]
         times = f"{SENTENCES / speed:.2f}", f"{speed:,.0f}", f"{2 * tokens * speed:,.0f}"
@@ -157,9 +182,31 @@ LEGEND = (
 # ---- In a measuring subprocess ---------------------------------------------------------------------------------------
 
 
+def run_child_parts(args: Namespace) -> None:
+    """Measure the parts named by `--child`, and append each result to `args.child_result` as a line of JSON."""
+    if args.child == "prepare":
+        run_child(args, measure)
+        return
+    with open(args.child_result, "a", encoding="utf-8") as file:
+        for name in args.child.split():
+            start = time.perf_counter()
+            try:
+                found = measure(name, args)
+            except Exception as error:
+                found = {"failed": f"{type(error).__name__}: {one_line(error, 200)}"}
+            file.write(json.dumps(found | {"part_seconds": time.perf_counter() - start}) + "\n")
+            file.flush()
+
+
 def measure(name: str, args: Namespace) -> dict:
     if name == "prepare":
         return make_inputs(args)
+    import torch
+
+    gc.collect()  # the models of the part before
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     if name == "processes":
         from benchmarks.gpu_proofs import several_processes
 
@@ -168,8 +215,41 @@ def measure(name: str, args: Namespace) -> dict:
         from benchmarks.gpu_proofs import PROOFS as functions
 
         return {"rows": functions[name]()}
+    if "-flash" in name and find_spec("flash_attn") is None:
+        return {"failed": "flash-attn is not installed"}
     model, batch, variant = name.split("/")
-    return train_speed.measure(variant, training_arguments(args, model, int(batch)))
+    plan = training_arguments(args, model, int(batch))
+    if variant.startswith(PROFILE):
+        return profile_step(f"ours-{PRECISION}", plan)
+    return train_speed.measure(variant, plan)
+
+
+def profile_step(variant: str, plan: Namespace, first: int = 2) -> dict:
+    """Return how long the GPU computes in a step, and which operators cost the CPU most, under PyTorch's profiler."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+    from torch.profiler import profile
+
+    profiler, count = profile(), 0
+
+    def tick(*_) -> None:
+        nonlocal count
+        count += 1
+        if count == first:
+            profiler.start()
+        if count == first + 2:
+            profiler.stop()
+
+    hook = register_optimizer_step_post_hook(tick)
+    try:
+        train_speed.measure(variant, plan)
+    finally:
+        hook.remove()
+    events = profiler.key_averages()
+    device = sum(event.self_device_time_total for event in events) / 2000  # microseconds of two steps
+    launches = sum(event.count for event in events if "LaunchKernel" in event.key) // 2
+    longest = sorted(events, key=lambda event: -event.self_cpu_time_total)[:6]
+    on_cpu = ", ".join(f"{event.key} {event.self_cpu_time_total / 2000:.1f} ms" for event in longest)
+    return {"text": f"{device:.1f} ms of kernels and {launches} launches a step; on the CPU, most in {on_cpu}"}
 
 
 def training_arguments(args: Namespace, model: str, batch: int) -> Namespace:

@@ -13,10 +13,12 @@ A variant is a training method and a precision (fp32, bf16, fp16):
     ours-lora               with --lora_rank 16 and --pooling last, for a decoder
     ours-cached             with --mini_batch_size; also ours-padded-cached and ours-cached-compiled
     sentence-transformers   SentenceTransformerTrainer; its loss compares the same pairs of views in one softmax
+    sentence-transformers-cached
+                            with its cached loss and --mini_batch_size
     sentence-transformers-flash
                             with flash-attn, which turns on its own training without padding (a GPU only)
     sentence-transformers-flash-cached
-                            with its cached loss and --mini_batch_size
+                            both
     original-way            two forward passes padded to --max_length, tokenized by worker processes in the collate function,
                             NTXentLoss of pytorch-metric-learning
 
@@ -51,7 +53,8 @@ OURS = {
     "ours-lora": ["--packing", "on", "--lora_rank", "16", "--pooling", "last"],
     "ours-cached-compiled": ["--packing", "on", "--mini_batch_size", CACHED, "--torch_compile", "true"],
 }
-THEIRS = ("sentence-transformers", "sentence-transformers-flash", "sentence-transformers-flash-cached")
+PEER = "sentence-transformers"
+THEIRS = (PEER, f"{PEER}-cached", f"{PEER}-flash", f"{PEER}-flash-cached")
 WAYS = (*OURS, *THEIRS, "original-way")
 PRECISIONS = {"fp32": ["--bf16", "false", "--fp16", "false"], "bf16": ["--bf16", "true"], "fp16": ["--fp16", "true"]}
 DEFAULT_VARIANTS = (

@@ -94,11 +94,12 @@ def test_a_wrong_packed_row_and_what_is_no_number_are_seen(monkeypatch):
 def test_the_report_is_written_after_each_part_and_proofs_come_first(tmp_path, monkeypatch):
     written = []
 
-    def attempt(name, flags, deadline):
-        written.append(sorted(path.name for path in tmp_path.iterdir()))
-        if len(written) == 3:
-            raise KeyboardInterrupt  # the machine is taken away
-        return {"rows": [gpu_proofs.row(name, 0.0, 1.0)]}
+    def attempt(names, flags, deadline):
+        for name in names:
+            written.append(sorted(path.name for path in tmp_path.iterdir()))
+            if len(written) == 3:
+                raise KeyboardInterrupt  # the machine is taken away
+            yield name, {"rows": [gpu_proofs.row(name, 0.0, 1.0)], "part_seconds": 0.0}
 
     monkeypatch.setattr(gpu_report, "prepare", lambda *_: {"gpu": False, "machine": "a CPU", "tokens": {}})
     monkeypatch.setattr(gpu_report, "attempt", attempt)
@@ -117,7 +118,8 @@ def test_the_whole_report_on_a_cpu(processes, tmp_path, monkeypatch):
     monkeypatch.setattr(gpu_report, "WHOLE", ("ours",))
     monkeypatch.setattr(gpu_report, "CACHED", ("ours-cached",))
     monkeypatch.setattr(gpu_report, "COMPILED", ())
-    assert gpu_report.attempt("resume", [], deadline=0) == {"failed": "left out: the --minutes are over"}
+    late = {"failed": "left out: the --minutes are over"}
+    assert list(gpu_report.attempt(["resume", "x"], [], deadline=0)) == [("resume", late), ("x", late)]
     gpu_report.main()
     text = (tmp_path / "gpu_report.md").read_text()
     assert text.count("| ok |") >= (20 if processes == 1 else 7)
