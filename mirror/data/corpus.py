@@ -65,9 +65,13 @@ def load_corpus(
 
 def load_texts(source: CorpusSource) -> list[str]:
     """Return the distinct texts of files, and of documents their passages without the anchors of pairs."""
-    if source.train_file and are_documents(source.train_file):
-        source = replace(source, pairs=["none"])
-    return load_corpus(source).rows["text"][:]
+    return load_passages(source).rows["text"][:]
+
+
+def load_passages(source: CorpusSource) -> Corpus:
+    """Call `load_corpus`, for documents without pairs."""
+    of_documents = source.train_file and are_documents(source.train_file)
+    return load_corpus(replace(source, pairs=["none"]) if of_documents else source)
 
 
 def load_training_corpus(source: CorpusSource, **documents) -> Corpus:

@@ -5,8 +5,8 @@
     python -m mirror.tools.distill out/adapted --texts texts.txt --student dimensions:128 --output_dir out/short
 
 layers:3 keeps 3 layers of the teacher, static has one vector for each token and no layers, and dimensions:128 keeps the
-first principal components. The student's vectors are trained to be the teacher's. Some texts are held out. Teacher and
-student are compared by them, on --tasks, in speed and in size, on stdout and on the student's card.
+first principal components. The student's vectors are trained to be the teacher's. Texts or whole documents are
+held out. Teacher and student are compared by them, on --tasks, in speed and in size, on stdout and the student's card.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> None:
     from mirror.common import trust
     from mirror.common.files import listed_files, write_manifest
     from mirror.data.cleaning import hold_out
-    from mirror.data.corpus import as_corpus, load_texts
+    from mirror.data.corpus import load_passages
     from mirror.data.source import CorpusSource
     from mirror.evaluation.own_text import make_tests
     from mirror.evaluation.run import make_plan
@@ -73,7 +73,7 @@ def main() -> None:
     )
     checkpoint = preflight(config, args.model)
     source = CorpusSource(train_file=[args.texts], text_column=args.text_column, max_train_samples=args.max_texts)
-    corpus, held_out = hold_out(as_corpus(load_texts(source)))
+    corpus, held_out = hold_out(load_passages(source))
     texts = corpus.rows["text"][:]
     if len(texts) < 2:
         raise InputError(f"--texts {args.texts}: one text; give many, or at least 2")
@@ -116,15 +116,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("model", metavar="MODEL", help="Hub id or path of the teacher.")
-    texts = "Path to your texts: a file, a folder or a glob in quotes."
-    add("--texts", metavar="FILE|FOLDER", required=True, help=texts)
+    add("--texts", metavar="FILE|FOLDER", required=True, help="Path to your texts: a file, folder or glob in quotes.")
     student = "Student: layers:N (evenly spread ones), static (of N dimensions: static:N), or dimensions:N."
     add("--student", metavar="KIND", required=True, help=student)
     add("--output_dir", metavar="OUT", required=True, help="Path to the folder for the student.")
-    column = "Column with the text, or several to join (default: 'text', or the only column)."
-    add("--text_column", nargs="+", metavar="T", help=column)
-    tasks = "Tasks of run_eval.py to score teacher and student on (default: none)."
-    add("--tasks", nargs="+", metavar="T", help=tasks)
+    add("--text_column", nargs="+", metavar="T", help="Columns of the text (default: 'text', or the only column).")
+    add("--tasks", nargs="+", metavar="T", help="Tasks of run_eval.py to score both on (default: none).")
     add("--data_dir", metavar="D", help="Path to the data of the tasks (default: $MIRROR_DATA_DIR, or 'data').")
     add("--max_texts", type=positive, default=100_000, metavar="N", help="Number of texts to use, from the start.")
     steps, rates = (", ".join(f"{of[at]:g} for {kind}" for kind, of in SETTINGS.items()) for at in (0, 1))

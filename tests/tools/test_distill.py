@@ -257,6 +257,25 @@ def test_a_student_learns_and_its_card_compares_it(teacher, sentences, tmp_path,
 
 
 @pytest.mark.slow
+def test_whole_documents_are_held_out(teacher, tmp_path, monkeypatch):
+    """No passage of a document that the test asks about was trained on."""
+    (tmp_path / "docs").mkdir()
+    for number in range(60):
+        sections = [
+            f"## Part {part}\n\nfile{number} has the long passage number {part} of all\n" for part in range(10)
+        ]
+        (tmp_path / "docs" / f"{number}.md").write_text("\n".join(sections))
+    held_out, trained = [], []
+    monkeypatch.setattr("mirror.evaluation.own_text.make_tests", lambda texts: held_out.extend(texts) or [])
+    start = distill.measure
+    monkeypatch.setattr(distill, "measure", lambda e, t, k, texts: trained.extend(texts) or start(e, t, k, texts))
+    run(monkeypatch, teacher, "--texts", tmp_path / "docs", "--student", "static", "--max_steps", "1",
+        "--output_dir", tmp_path / "out")  # fmt: skip
+    sides = [{text.split()[0] for text in texts} for texts in (held_out, trained)]
+    assert len(held_out) >= 50 and len(trained) >= 1000  # both are measured on the texts of training
+    assert not sides[0] & sides[1]
+
+
 def test_an_interrupted_run_goes_on(teacher, sentences, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     flags = ["--texts", tmp_path / "texts.txt", "--student", "static", "--max_steps", 4]
