@@ -24,7 +24,7 @@ from __future__ import annotations
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -49,7 +49,7 @@ from data_scripts.pretraining_card import start_history, write_card
 from data_scripts.pretraining_windows import LENGTHS, Corpus, WindowBatches
 from mirror.common.config_parser import FlagParser
 from mirror.common.errors import InputError, run_main
-from mirror.data.docstrings import collect, pretraining_paragraphs
+from mirror.data.docstrings import Docstring, collect, first_sentence
 from mirror.training.checkpoints import last_complete_checkpoint
 from mirror.training.resumable import ResumableTrainer
 
@@ -183,6 +183,14 @@ def cooccurrence_vectors(ids: np.ndarray, vocab_size: int, width: int, window: i
     vectors /= np.sqrt(np.linalg.norm(vectors, axis=0, keepdims=True)) + 1e-9  # U sqrt(S)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(norms, 1e-6)
+
+
+def pretraining_paragraphs(entries: Iterable[Docstring]) -> list[str]:
+    """Return prose paragraphs of the training part, each once. None contains a summary of another part."""
+    entries = list(entries)
+    held_out = {entry.summary.lower() for entry in entries if entry.part != "train"}
+    paragraphs = dict.fromkeys(text for entry in entries if entry.part == "train" for text in entry.paragraphs)
+    return [text for text in paragraphs if first_sentence(text).lower() not in held_out]
 
 
 def prepare(args: MiniMLMArguments, folder: Path) -> tuple[BertTokenizerFast, Corpus]:

@@ -72,14 +72,6 @@ def training_texts(entries: Iterable[Docstring]) -> list[str]:
     return list(dict.fromkeys(text for entry in train for text in (entry.name, entry.summary)))
 
 
-def pretraining_paragraphs(entries: Iterable[Docstring]) -> list[str]:
-    """Return prose paragraphs of the training part, each once. None contains a summary of another part."""
-    entries = list(entries)
-    held_out = {entry.summary.lower() for entry in entries if entry.part != "train"}
-    paragraphs = dict.fromkeys(text for entry in entries if entry.part == "train" for text in entry.paragraphs)
-    return [text for text in paragraphs if first_sentence(text).lower() not in held_out]
-
-
 def first_sentence(paragraph: str) -> str:
     """Return the first sentence of a paragraph."""
     return re.split(r"(?<=[.!?])\s+(?=[A-Z])", paragraph, maxsplit=1)[0].strip()

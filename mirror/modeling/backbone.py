@@ -133,7 +133,8 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: PretrainedConfi
 
 def unknown_share(ids: Iterable[list[int]], tokenizer: PreTrainedTokenizerBase) -> float:
     """Return the share of unknown tokens among token ids, special tokens included."""
-    counts = [(row.count(tokenizer.unk_token_id), len(row)) for row in ids]  # an id of None is in no row
+    unknown_id = tokenizer.unk_token_id  # None is in no row
+    counts = [(row.count(unknown_id), len(row)) for row in ids]
     return sum(unknown for unknown, _ in counts) / max(1, sum(total for _, total in counts))
 
 

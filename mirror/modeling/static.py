@@ -6,6 +6,7 @@ They are `StaticEmbedding` of sentence-transformers and the folders of model2vec
 from __future__ import annotations
 
 import json
+from itertools import accumulate, chain
 from pathlib import Path
 
 import torch
@@ -40,6 +41,12 @@ class StaticModel(PreTrainedModel):
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs) -> BaseModelOutput:
         """Return the vectors of the tokens, (B, T, D) for ids of (B, T)."""
         return BaseModelOutput(self.dropout(nn.functional.embedding(input_ids, self.embeddings)))
+
+    def means(self, ids: list[list[int]]) -> Tensor:
+        """Return the mean vector of the tokens of each of B texts, (B, D), without vectors of (B, T, D). Zeros for no tokens."""
+        starts = torch.tensor([0, *accumulate(map(len, ids[:-1]))], device=self.device)
+        flat = torch.tensor([*chain.from_iterable(ids)], dtype=torch.long, device=self.device)
+        return nn.functional.embedding_bag(flat, self.embeddings, starts, mode="mean")
 
 
 def load_static(name_or_path: str, subfolder: str, dtype: torch.dtype) -> tuple[StaticModel, PreTrainedTokenizerFast]:

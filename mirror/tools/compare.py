@@ -289,10 +289,8 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("models", nargs="+", metavar="MODEL", help="Hub ids or paths of encoders.")
     add("--texts", metavar="FILE|FOLDER", help="Path to your texts: a file, a folder or a glob in quotes.")
-    names = "Column with the text, or several to join (default: 'text', or the only column)."
-    add("--text_column", nargs="+", metavar="T", help=names)
-    tasks = "Rank by these instead: tasks of run_eval.py, folders or files with labels."
-    add("--tasks", nargs="+", metavar="T", help=tasks)
+    add("--text_column", nargs="+", metavar="T", help="Columns of the text (default: 'text', or the only column).")
+    add("--tasks", nargs="+", metavar="T", help="Rank by tasks of run_eval.py, or folders or files with labels.")
     add("--data_dir", metavar="D", help="Path to the data of built-in tasks (default: $MIRROR_DATA_DIR, or 'data').")
     add("--output_dir", metavar="OUT", default="out/compare", help="Path to the output folder.")
     add("--max_texts", type=positive, default=2000, metavar="N", help="Number of texts to use, evenly spread.")

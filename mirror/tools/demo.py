@@ -36,8 +36,7 @@ def main() -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("model", metavar="OUT", help="Path to the --output_dir of a finished run, or any checkpoint with --before")
-    texts = "Path to the file with the texts, or a glob in quotes; default: docstrings of the installed packages"
-    add("--texts", metavar="F", help=texts)
+    add("--texts", metavar="F", help="Path or glob of the texts; default: docstrings of the installed packages")
     add("--text_column", metavar="T", help="Name of the column with the text; default: 'text', or the only column")
     add("--before", metavar="M", help="Model to compare with; default: the base model of the run")
     add("--pooling", help="Pooling of both models; required for a plain masked LM, default: the checkpoint's")

@@ -300,8 +300,7 @@ def parse_arguments() -> Namespace:
     add("--dataset_config_name", metavar="C", help="Configuration of the data set (default: the only one).")
     add("--dataset_split", default="train", metavar="S", help="Split of the data set.")
     add("--streaming", action="store_true", help="Whether to read the input while encoding, without a copy on disk.")
-    names = "Column with the text, or several to join (default: 'text', or the only column)."
-    add("--text_column", nargs="+", metavar="T", help=names)
+    add("--text_column", nargs="+", metavar="T", help="Columns of the text (default: 'text', or the only column).")
     add("--text_separator", default=". ", metavar="S", help="Separator of the joined columns.")
     add("--id_column", metavar="C", help="Column with ids to store beside the vectors (default: none).")
     add = parser.add_argument_group("Output").add_argument

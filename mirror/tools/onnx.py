@@ -271,8 +271,7 @@ def main() -> None:
     add("--texts", metavar="F", help=f"{sample} (default: docstrings of the installed packages).")
     tasks = "Tasks to score the 8-bit model and the checkpoint on (default: stsb_dev, if its data is available)."
     add("--eval_tasks", nargs="+", metavar="T", help=tasks)
-    data = "Path to the evaluation data (default: $MIRROR_DATA_DIR, or the folder 'data')."
-    add("--data_dir", metavar="D", help=data)
+    add("--data_dir", metavar="D", help="Path to the evaluation data (default: $MIRROR_DATA_DIR, or 'data').")
     loss = "Largest loss of a score by 8 bits, and of the order of the cosines of the texts. A larger one is an error."
     add("--max_loss", type=float, default=MAX_LOSS, metavar="X", help=loss)
     add_trust(parser)

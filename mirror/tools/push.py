@@ -35,10 +35,8 @@ def main() -> None:
     parser = Parser(__doc__)
     add = parser.add_argument
     add("folder", metavar="OUT", help="Path to the --output_dir of a finished run.")
-    repository = "Repository as user/name, or only a name for your own account (default: that of the run)."
-    add("--hub_model_id", metavar="ID", help=repository)
-    private = "Whether to create a private repository (default: as set for the run)."
-    add("--hub_private_repo", action="store_true", help=private)
+    add("--hub_model_id", metavar="ID", help="Repository: user/name, or a name of your account (default: the run's).")
+    add("--hub_private_repo", action="store_true", help="Whether the repository is private (default: as for the run).")
     add("--space", metavar="ID", help="Space for the demo, as user/name or only a name (default: no Space).")
     add("--texts", metavar="F", help=f"Path to the texts of the Space. The first {SPACE_TEXTS:,} are uploaded.")
     add("--before", metavar="M", help="Hub id of the model to compare with in the Space (default: the base model).")

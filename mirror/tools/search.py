@@ -124,8 +124,7 @@ def parse_arguments() -> Namespace:
     add("texts", metavar="TEXTS", help="Path to the file with the texts, or a glob in quotes.")
     add("query", nargs="?", metavar="QUERY", help="Query (default: one per line from stdin).")
     add("--top_k", type=positive, default=10, metavar="K", help="Number of matches per query.")
-    names = "Column with the text, or several to join (default: 'text', or the only column)."
-    add("--text_column", nargs="+", metavar="T", help=names)
+    add("--text_column", nargs="+", metavar="T", help="Columns of the text (default: 'text', or the only column).")
     add("--text_separator", default=". ", metavar="S", help="Separator of the joined columns.")
     add("--id_column", metavar="C", help="Column with ids to print, which keeps repeated texts (default: none).")
     add("--show_columns", nargs="+", default=[], metavar="C", help="More columns to print (default: none).")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from data_scripts.pretrain_mini_mlm import pretraining_paragraphs
 from mirror.data import docstrings as docstring_corpus
-from mirror.data.docstrings import Docstring, pretraining_paragraphs, search_pairs, split_name, training_texts
+from mirror.data.docstrings import Docstring, search_pairs, split_name, training_texts
 
 
 SOURCE = '''

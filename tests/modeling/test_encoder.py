@@ -180,3 +180,27 @@ def test_whether_texts_share_rows_is_tried_once_for_all_roles(bert_folder, sente
     for encode in (encoder.encode_query, encoder.encode_query, encoder.encode_document, encoder.encode):
         encode(sentences, batch_size=8)
     assert len(tried) == 1
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_token_ids_are_those_of_the_tokenizer(bert_folder, sentences, side):
+    """Cut on either side, with special tokens in the text, after a call with other options."""
+    encoder = Encoder.from_pretrained(bert_folder, pooling="mean", max_seq_length=6)
+    encoder.tokenizer.truncation_side = side
+    texts = ["", "a [MASK] b [PAD]", " ".join(sentences), *sentences]
+    encoder.tokenizer(texts, padding="max_length", max_length=20, truncation=True, split_special_tokens=True)
+    found = encoder.tokenize(texts)
+    assert found == encoder.tokenizer(texts, truncation=True, max_length=6)["input_ids"]
+    assert {len(row) for row in found} >= {2, 6} and encoder.tokenizer.mask_token_id in found[1]
+
+
+def test_a_tokenizer_that_changes_what_its_backend_finds_is_asked_itself(bert_folder, sentences, monkeypatch):
+    encoder = Encoder.from_pretrained(bert_folder, pooling="mean")
+
+    class Reversed(type(encoder.tokenizer)):
+        def __call__(self, texts, **options):
+            return {"input_ids": [row[::-1] for row in super().__call__(texts, **options)["input_ids"]]}
+
+    expected = [row[::-1] for row in encoder.tokenize(sentences)]
+    encoder.tokenizer.__class__ = Reversed
+    assert encoder.tokenize(sentences) == expected

@@ -16,6 +16,7 @@ from transformers import BertTokenizerFast
 
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
+from mirror.modeling.pooling import pool
 from mirror.modeling.save_checkpoint import verify_encoder
 from tests.tiny_trainer import make_trainer
 
@@ -91,6 +92,18 @@ def test_a_static_embedding_is_read_trained_and_saved(tokenizer, sentences, tmp_
     saved = SentenceTransformer(str(tmp_path / "out"), device="cpu")
     assert saved.prompts == theirs.prompts and list(map(type, saved)) == list(map(type, theirs))
     np.testing.assert_allclose(saved.encode_query(TEXTS), trained.encode_query(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_mean_from_the_table_is_the_padded_mean(tokenizer, tmp_path, dtype):
+    """Also of a text without tokens, first, between others and last."""
+    encoder = Encoder.from_pretrained(save_static_embedding(tmp_path / "base", tokenizer), dtype=dtype, device="cpu")
+    ids = [[], *encoder.tokenize(TEXTS[:2]), [], *encoder.tokenize(TEXTS[2:]), []]
+    batch = encoder.tokenizer.pad({"input_ids": ids}, return_tensors="pt")
+    expected = pool(encoder.model(**batch), batch["attention_mask"], "mean").float()
+    found = encoder.forward(ids).float()
+    assert not found[[0, 3, -1]].any() and found[1].any()
+    torch.testing.assert_close(found, expected, atol=1e-6 if dtype == "float32" else 1e-2, rtol=0)
 
 
 # model2vec leaves unknown tokens out, sentence-transformers does not.
