@@ -221,7 +221,7 @@ def measure(name: str, args: Namespace) -> dict:
     plan = training_arguments(args, model, int(batch))
     if variant.startswith(PROFILE):
         return profile_step(f"ours-{PRECISION}", plan)
-    return train_speed.measure(variant, plan)
+    return train_speed.measure(variant, plan, stop=True)
 
 
 def profile_step(variant: str, plan: Namespace, first: int = 2) -> dict:
@@ -241,7 +241,7 @@ def profile_step(variant: str, plan: Namespace, first: int = 2) -> dict:
 
     hook = register_optimizer_step_post_hook(tick)
     try:
-        train_speed.measure(variant, plan)
+        train_speed.measure(variant, plan, stop=True)
     finally:
         hook.remove()
     events = profiler.key_averages()

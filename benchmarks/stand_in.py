@@ -94,11 +94,18 @@ def synchronize() -> None:
         torch.accelerator.synchronize()
 
 
-class StepClock:
-    """Measures the mean seconds of `steps` optimizer steps after `warmup_steps` others, of any torch optimizer in its `with` block."""
+class Measured(Exception):
+    """The last step was made, and what follows is not measured."""
 
-    def __init__(self, warmup_steps: int, steps: int):
-        self.first, self.last = warmup_steps, warmup_steps + steps
+
+class StepClock:
+    """Measures the mean seconds of `steps` optimizer steps after `warmup_steps` others, of any torch optimizer in its `with` block.
+
+    If `stop`, it ends the training after the last one.
+    """
+
+    def __init__(self, warmup_steps: int, steps: int, stop: bool = False):
+        self.first, self.last, self.stop = warmup_steps, warmup_steps + steps, stop
         self.count = 0
         self.times: dict[int, float] = {}  # step -> end time
 
@@ -106,14 +113,17 @@ class StepClock:
         self.hook = register_optimizer_step_post_hook(self.tick)
         return self
 
-    def __exit__(self, *_) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_) -> bool:
         self.hook.remove()
+        return kind is Measured
 
     def tick(self, *_) -> None:
         self.count += 1
         if self.count in (self.first, self.last):
             synchronize()
             self.times[self.count] = time.perf_counter()
+        if self.stop and self.count == self.last:
+            raise Measured
 
     def step_seconds(self) -> float:
         """Return the mean seconds of a step."""

@@ -121,7 +121,8 @@ def share_of_limit(tokens_per_second: float, limit: dict[str, float]) -> str:
 # ---- In a measuring subprocess ---------------------------------------------------------------------------------------
 
 
-def measure(variant: str, args: Namespace) -> dict:
+def measure(variant: str, args: Namespace, stop: bool = False) -> dict:
+    """Return the numbers of a variant. `stop`: without saving the encoder."""
     if variant == "prepare":
         return make_inputs(args)
     from benchmarks.stand_in import StepClock, matmul_limit, peak_memory
@@ -132,7 +133,7 @@ def measure(variant: str, args: Namespace) -> dict:
         return matmul_limit(model, tokens, variant.removeprefix("matmul-"))
     way, _, precision = variant.rpartition("-")
     run = train_ours if way in OURS else train_sentence_transformers if way in THEIRS else train_original_way
-    with StepClock(args.warmup_steps, args.steps) as clock, tempfile.TemporaryDirectory() as output_dir:
+    with StepClock(args.warmup_steps, args.steps, stop) as clock, tempfile.TemporaryDirectory() as output_dir:
         run(model, args, way, precision, output_dir)
     return {"step_seconds": clock.step_seconds(), "peak_gb": peak_memory()}
 
