@@ -171,8 +171,7 @@ def _as_text(cell: object, is_value: bool) -> str:
 
 
 def _records(path: str, **arguments) -> Iterator[list[str]]:
-    for _, cells in read_rows(path, **arguments):
-        yield cells
+    return (cells for _, cells in read_rows(path, **arguments))
 
 
 def check_ids(rows: Dataset, column: str, name: str) -> None:

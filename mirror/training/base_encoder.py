@@ -220,8 +220,9 @@ def add_lora(model: PreTrainedModel, rank: int) -> None:
 
 
 def merged(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy of `model` with the adapters merged into its weights."""
-    plain = copy.deepcopy(model)
+    """Return a copy of `model` on the CPU, with the adapters merged into its weights. A GPU may have no room for two models."""
+    on_cpu = {id(x): nn.Parameter(x.detach().to("cpu", copy=True), x.requires_grad) for x in model.parameters()}
+    plain = copy.deepcopy(model, on_cpu).to("cpu")  # takes these in place of copies of its own
     for name, module in list(plain.named_modules()):
         if hasattr(module, "get_base_layer"):
             module.merge()

@@ -60,6 +60,8 @@ def test_updates_learn_and_the_rest_is_frozen(bert_folder):
     assert np.abs(moved - before).max() > 1e-2
     plain = merged(model)
     assert not any("lora" in name for name in plain.state_dict())
+    places = [{x.data_ptr() for x in each.state_dict().values()} for each in (model, plain)]
+    assert not places[0] & places[1]
     np.testing.assert_allclose(Encoder(plain.eval(), tokenizer, "mean").encode(TEXTS), moved, atol=1e-5)
     np.testing.assert_allclose(encoder.encode(TEXTS), moved, atol=1e-6)  # the one in training is as it was
 
