@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,27 @@ def test_the_report_is_written_after_each_part_and_proofs_come_first(tmp_path, m
         gpu_report.main()
     assert written == [[], *[["gpu_report.json", "gpu_report.md"]] * 2]
     assert list(json.loads((tmp_path / "gpu_report.json").read_text())["results"]) == list(gpu_report.PROOFS[:2])
+
+
+MEASURES_ONE_AND_DIES = """\
+import json, os, sys
+names = sys.argv[sys.argv.index("--child") + 1].split()
+with open(sys.argv[sys.argv.index("--child_result") + 1], "a") as file:
+    file.write(json.dumps({"part": names[0]}) + "\\n")
+print("boom", file=sys.stderr, flush=True)
+os._exit(3 if names[1:] else 0)
+"""
+
+
+def test_a_part_that_kills_its_process_costs_itself_only(tmp_path, monkeypatch):
+    script = tmp_path / "script.py"
+    script.write_text(MEASURES_ONE_AND_DIES)
+    monkeypatch.setattr(gpu_report, "__file__", str(script))
+    names, found = ["a", "b", "c", "d", "e"], {}
+    while len(found) < len(names):
+        found |= gpu_report.attempt(names[len(found) :], [], deadline=time.monotonic() + 60)
+    killed = {"failed": "exit status 3: boom"}
+    assert found == {"a": {"part": "a"}, "b": killed, "c": {"part": "c"}, "d": killed, "e": {"part": "e"}}
 
 
 @pytest.mark.slow
