@@ -224,27 +224,18 @@ def measure(name: str, args: Namespace) -> dict:
     return train_speed.measure(variant, plan, stop=True)
 
 
-def profile_step(variant: str, plan: Namespace, first: int = 2) -> dict:
+def profile_step(variant: str, plan: Namespace) -> dict:
     """Return how long the GPU computes in a step, and which operators cost the CPU most, under PyTorch's profiler."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
-    from torch.profiler import profile
+    from torch.profiler import profile, schedule
 
-    profiler, count = profile(), 0
-
-    def tick(*_) -> None:
-        nonlocal count
-        count += 1
-        if count == first:
-            profiler.start()
-        if count == first + 2:
-            profiler.stop()
-
-    hook = register_optimizer_step_post_hook(tick)
-    try:
-        train_speed.measure(variant, plan, stop=True)
-    finally:
-        hook.remove()
-    events = profiler.key_averages()
+    with profile(schedule=schedule(wait=1, warmup=1, active=2, repeat=1)) as profiler:
+        hook = register_optimizer_step_post_hook(lambda *_: profiler.step())
+        try:
+            train_speed.measure(variant, plan, stop=True)
+        finally:
+            hook.remove()
+    events = [event for event in profiler.key_averages() if not event.is_user_annotation]  # such as a whole step
     device = sum(event.self_device_time_total for event in events) / 2000  # microseconds of two steps
     launches = sum(event.count for event in events if "LaunchKernel" in event.key) // 2
     longest = sorted(events, key=lambda event: -event.self_cpu_time_total)[:6]

@@ -55,7 +55,7 @@ def check_flags(kinds: tuple[type, ...], argv: list[str] | None = None, descript
         groups += bases or [item]
     parser = FlagParser(tuple(groups), description, epilog=LIBRARY_HELP)
     add_trust(parser.add_argument_group("Untrusted models"))
-    parser.add_argument("--help_all", action=HelpAll, nargs=0, help="show the flags of TrainingArguments too; exit")
+    parser.add_argument("--help_all", action=HelpAll, nargs=0, help="show TrainingArguments' flags too, and exit")
     known = {action.dest for action in parser._actions}
     # Read from the source, because the import takes seconds.
     source = Path(find_spec("transformers.training_args").origin).read_text(encoding="utf-8")

@@ -252,7 +252,7 @@ class Encoder:
     def forward(self, ids: list[list[int]], shared: bool = False) -> Tensor:
         """Return the vectors of B texts from `tokenize`, padded or in `shared` rows, (B, D) in the model's dtype. Differentiable."""
         if isinstance(self.model, StaticModel):
-            return self.finish(self.model.means(ids))
+            return self._after_pooling(self.model.means(ids))
         padding = {"padding": "max_length", "max_length": self.max_seq_length} if self.pooling == "mean_padded" else {}
         batch = self.tokenizer.pad({"input_ids": ids}, return_tensors="pt", **padding).to(self.model.device)
         mask = batch["attention_mask"]
@@ -263,9 +263,9 @@ class Encoder:
         if self.prompt and not self.include_prompt and self.pooling != "pooler":
             count = prompt_tokens(self.tokenizer, self.prompt, self.max_seq_length)
             output, mask = without_first(output, mask, torch.full((len(mask),), count, device=mask.device))
-        return self.finish(pool(output, mask, self.pooling))
+        return self._after_pooling(pool(output, mask, self.pooling))
 
-    def finish(self, vectors: Tensor) -> Tensor:
+    def _after_pooling(self, vectors: Tensor) -> Tensor:
         """Return pooled vectors after the modules of the checkpoint, cut to `truncate_dim`."""
         vectors = self.head({"sentence_embedding": vectors})["sentence_embedding"] if len(self.head) else vectors
         return vectors[:, : self.truncate_dim]
