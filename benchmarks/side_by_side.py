@@ -61,14 +61,16 @@ def run_child(args: Namespace, measure: Callable[[str, Namespace], dict]) -> Non
     Path(args.child_result).write_text(json.dumps(measure(args.child, args)), encoding="utf-8")
 
 
-def run_in_subprocess(script: str, variant: str, flags: Sequence[str], timeout: float | None = None) -> dict:
+def run_in_subprocess(
+    script: str, variant: str, flags: Sequence[str], timeout: float | None = None, python: str = sys.executable
+) -> dict:
     """Measure one variant in a fresh subprocess, and return its result, with `process_seconds` from start to exit.
 
     A subprocess that fails, or that is not done after `timeout` seconds, is a `RuntimeError`, with the last line of its stderr.
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder) / "result.json"
-        command = [sys.executable, script, *flags, "--child", variant, "--child_result", str(result)]
+        command = [python, script, *flags, "--child", variant, "--child_result", str(result)]
         start = time.perf_counter()
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout)
@@ -89,16 +91,23 @@ def prepare(script: str, flags: Sequence[str]) -> dict:
         raise InputError(str(error).rpartition("error: ")[2]) from error
 
 
-def run_interleaved(script: str, variants: Sequence[str], rounds: int, flags: Sequence[str]) -> Results:
+def run_interleaved(
+    script: str,
+    variants: Sequence[str],
+    rounds: int,
+    flags: Sequence[str],
+    python_of: Callable[[str], str] | None = None,
+) -> Results:
     """Measure every variant in every round, so that a drift of the machine affects all of them alike.
 
-    A failed measurement is reported on stderr and left out.
+    `python_of` names the Python for a variant. A failed measurement is reported on stderr and left out.
     """
     found: Results = {variant: [] for variant in variants}
     for number in range(1, rounds + 1):
         for variant in variants:
             try:
-                found[variant].append(run_in_subprocess(script, variant, flags))
+                python = python_of(variant) if python_of else sys.executable
+                found[variant].append(run_in_subprocess(script, variant, flags, python=python))
                 outcome = f"{found[variant][-1]['process_seconds']:.1f} s"
             except RuntimeError as error:
                 outcome = f"failed, {error}"
@@ -134,12 +143,14 @@ def run_benchmark(
     measure: Callable[[str, Namespace], dict],
     variants: Sequence[str],
     report: Callable[[Namespace, dict, Results], tuple[str, str]],
+    python_of: Callable[[str], str] | None = None,
 ) -> None:
     """Measure all variants, and write and print the report. In a child process, measure one variant.
 
     Args:
         measure: returns the numbers of one variant, and the facts for the report when the variant is `prepare`.
         report: returns title and table, from the arguments, the facts and the results.
+        python_of: returns the Python that measures a variant. Default: this one.
     """
     if args.child:
         run_child(args, measure)
@@ -147,7 +158,7 @@ def run_benchmark(
     with tempfile.TemporaryDirectory() as work:
         flags = [*sys.argv[1:], "--work", work]
         facts = prepare(script, flags)
-        results = run_interleaved(script, variants, args.rounds, flags)
+        results = run_interleaved(script, variants, args.rounds, flags, python_of)
     text = "\n\n".join(report(args, facts, results))
     write_report(args.output_dir, script, text, results)
     print(text)

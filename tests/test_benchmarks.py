@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
-from benchmarks import compare_worth, encode_speed, gpu_proofs, gpu_report, train_speed
+from benchmarks import compare_worth, encode_speed, gpu_proofs, gpu_report, small_speed, train_speed
 from mirror.common.errors import InputError
 
 
@@ -54,6 +55,41 @@ def test_every_encoding_method_gives_the_same_scores(bert_folder, sentences, tmp
     assert abs(scores[0]) > 1e-3
     assert scores == pytest.approx([scores[0]] * 3, abs=1e-3)
     assert encode_speed.report(args, facts, found)[1].count("\n") == 5
+
+
+@pytest.mark.slow
+def test_the_speeds_of_students_and_exports(bert_folder, sentences, tmp_path):
+    """Two ways over a column of a file in their own subprocesses. A way that fails has a row that says so."""
+    (tmp_path / "texts.tsv").write_text("\n".join(["query\ttarget", *(f"a\t{text}" for text in sentences[:9])]))
+    flags = [
+        "--texts",
+        str(tmp_path / "texts.tsv"),
+        "--column",
+        "target",
+        "--rounds",
+        "1",
+        "--output_dir",
+        str(tmp_path),
+    ]
+    SentenceTransformer(bert_folder).save(str(tmp_path / "encoder"))
+    encoders = [f"{way}={tmp_path}/encoder" for way in ("ours-fp32", "sentence-transformers", "openvino")]
+    command = [sys.executable, "benchmarks/small_speed.py", *flags, "--encoders", *encoders]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Encoding 9 texts") and done.stdout.count("x |") == 2
+    assert f"| {encoders[2]} | failed | - |" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("encoder", "column"), [("ours=out", "target"), ("ours-fp32", "target"), ("ours-fp32=out", "summary")]
+)
+def test_a_way_or_column_that_is_not_there_is_named(encoder, column, tmp_path):
+    (tmp_path / "texts.tsv").write_text("query\ttarget\na\tb\n")
+    flags = ["--texts", str(tmp_path / "texts.tsv"), "--column", column, "--encoders", encoder]
+    with pytest.raises(
+        InputError, match=f"--encoders {encoder}: expected a way|no column summary; it has query, target"
+    ):
+        small_speed.measure("prepare", small_speed.parse_arguments(flags))
 
 
 @pytest.mark.parametrize("parse", [train_speed.parse_arguments, encode_speed.parse_arguments])

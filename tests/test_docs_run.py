@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 # Pages whose commands are whole measurements, the page that tests/test_readme.py runs, and scripts that download or run a
 # hundred others: other tests run those.
 LEFT_OUT = re.compile(r"results\.md|performance\.md|studies/|mini-mlm/|^README\.md")
-SCRIPTS_LEFT_OUT = ("data_scripts.prepare_eval_data", "run_study")
+SCRIPTS_LEFT_OUT = ("data_scripts.prepare_eval_data", "run_study", "benchmarks.small_speed")
 SLOW_TASKS = ("transfer", "amazon")
 BRIEF = {
     # The tiny models have 64 positions.
