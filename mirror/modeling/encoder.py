@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from mirror.common.errors import InputError, library_errors
 from mirror.common.vectors import top_k, unit_length
 from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, pad_right, position_limit, unknown_share
-from mirror.modeling.cpu_kernels import TYPICAL_ROWS, packed_linear, packed_types
+from mirror.modeling.cpu_kernels import TYPICAL_ROWS, keep_freed_memory, packed_linear, packed_types
 from mirror.modeling.packing import NEED_PADDING, ROW_LENGTHS, shared_forward, shared_row, takes_shared_rows
 from mirror.modeling.pooling import POOLING_MODES, pool, without_first
 from mirror.modeling.read_checkpoint import (
@@ -185,6 +185,7 @@ class Encoder:
         disable = (None if len(texts) > 2000 else True) if show_progress is None else not show_progress
         is_long = len(texts) > batch_size  # long enough to reorder the weights for
         if is_long and not self._shares_rows:
+            keep_freed_memory(self.model.device)
             faster = getattr(self.model, "dtype", None) == torch.bfloat16 and torch.cpu._is_amx_tile_supported()
             self._shares_rows.append(faster and self.pooling not in NEED_PADDING and takes_shared_rows(self.model))
         layers = packed_linear(self.model, packed_types() if is_long else ())

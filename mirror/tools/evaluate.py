@@ -122,19 +122,12 @@ def parse_arguments() -> argparse.Namespace:
     add = parser.add_argument_group("Models and tasks").add_argument
     add("--model_name_or_path", metavar="M", help="Hub id or path of the model to score")
     add("--models", nargs="+", metavar="M", help="Hub ids or paths of several models, shown side by side")
-    add(
-        "--second_model_name_or_path",
-        metavar="M",
+    add("--second_model_name_or_path", metavar="M",
         help="Encoder of the target language of bli_..., where --model_name_or_path is that of the source language "
-        "(default: one encoder for both)",
-    )
-    add(
-        "--tasks",
-        nargs="+",
-        metavar="T",
+        "(default: one encoder for both)")  # fmt: skip
+    add("--tasks", nargs="+", metavar="T",
         help="Names of tasks and groups (--list_tasks prints them), mteb:NAME, or paths of your own: a folder with corpus, "
-        "queries and qrels (FOLDER:SPLIT for another split than test), or a table of pairs, triplets or classes",
-    )
+        "queries and qrels (FOLDER:SPLIT for another split than test), or a table of pairs, triplets or classes")  # fmt: skip
     add("--data_dir", metavar="D", help="Path to the evaluation data (default: $MIRROR_DATA_DIR, or 'data')")
     add("--output_dir", metavar="R", help="Path to the output folder for the results")
     add("--list_tasks", action="store_true", help="Whether to print all tasks and groups and exit")
@@ -152,12 +145,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--no_cache", action="store_true", help="Whether to compute embeddings without the cache")
     add("--truncate_dim", type=positive, metavar="D", help="Number of first dimensions to score (default: all)")
     add("--remove_components", type=positive, metavar="N", help="Number of first principal components to remove")
-    add(
-        "--fit_on",
-        default="per_language",
-        metavar="FILE",
-        help="Path to texts, one per line, to fit the components on (default: those of each language separately)",
-    )
+    add("--fit_on", default="per_language", metavar="FILE",
+        help="Path to texts, one per line, to fit the components on (default: those of each language separately)")  # fmt: skip
     add = parser.add_argument_group("Single tasks").add_argument
     add("--bli_vocabulary", metavar="FILE", help="Path to more words for BLI; {language} is the target language")
     add("--bli_self_learning", action="store_true", help="Whether to refine the maps of BLI by self-learning")

@@ -3,8 +3,7 @@
 A checkpoint gets a manifest (`mirror.common.files`) after its last file, and training resumes only from a folder that
 matches its manifest. A save that was killed, a full disk, a half-deleted folder and a damaged file all fail that
 check. So an interruption costs the steps since the last complete checkpoint, and a signal (`mirror.training.checkpoints`)
-costs none. transformers' --enable_jit_checkpoint saves on SIGTERM too, but its processes do not agree on the step, and
-it exits with status 0.
+costs none. transformers' --enable_jit_checkpoint saves on SIGTERM too, but its processes do not agree on the step.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from mirror.common import trust
 from mirror.common.distributed import mean_over_processes, world_size
 from mirror.common.errors import InputError, library_errors, reason
 from mirror.common.files import MANIFEST, atomic_write_text, follow_umask, lock_output_dir, write_manifest
+from mirror.modeling.cpu_kernels import keep_freed_memory
 from mirror.training.checkpoints import (
     StopOnSignal,
     find_checkpoint,
@@ -74,6 +74,7 @@ class ResumableTrainer(Trainer):
             return self._train(checkpoint, **kwargs)
 
     def _train(self, checkpoint: str | None, **kwargs) -> TrainOutput:
+        keep_freed_memory(self.args.device)
         if self.is_world_process_zero():
             warn_of_little_space(self.args.output_dir, self.model)
         self.before_training(checkpoint)
