@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import platform
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from transformers.models.bert.modeling_bert import BertIntermediate
 from mirror.modeling import encoder as encoder_module
 from mirror.modeling.cpu_kernels import packed_linear
 from mirror.modeling.encoder import Encoder
+from tests.documents import ROOT
 
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="PyTorch was built without oneDNN")
@@ -103,3 +107,29 @@ def test_an_encoder_gives_the_same_vectors(bert_folder, sentences, monkeypatch):
     assert np.abs(changed - plain).max() > 1e-2
     monkeypatch.setattr(encoder_module, "packed_types", lambda: set())
     np.testing.assert_allclose(changed, encoder.encode(sentences, batch_size=8), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's mallopt")
+def test_freed_memory_is_used_again_without_clearing_its_pages():
+    """Count the pages that the system clears for a tensor of 16,384 of them, before the call and after it."""
+    # In a process of its own, because the setting stays.
+    code = """
+import resource, torch
+from mirror.modeling.cpu_kernels import keep_freed_memory
+
+def cleared():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(2**24)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+cleared()
+once = cleared()
+keep_freed_memory(torch.device("cpu"))
+cleared()
+print(once, cleared())
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    before, after = map(int, done.stdout.split())
+    if before < 8_000:
+        pytest.skip("the system has large pages")
+    assert after < 100
