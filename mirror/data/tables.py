@@ -23,19 +23,7 @@ from datasets.iterable_dataset import ArrowExamplesIterable
 from mirror.common.errors import InputError, one_line
 from mirror.data import files
 from mirror.data.cache import arrow_batches, stored_rows
-from mirror.data.files import (
-    Cells,
-    Number,
-    check_text_file,
-    ending_of,
-    holds_text,
-    objects_of,
-    parquet_rows,
-    place,
-    reading,
-    records_of,
-    texts_of,
-)
+from mirror.data.files import Cells, Number, check_text_file, ending_of, holds_text, objects_of, place, reading
 
 
 PEEKED_ROWS = 1000  # of a JSON file, in which every row has its own keys
@@ -51,7 +39,7 @@ def columns_of(path: Path, only_texts: bool = False) -> list[str]:
         if ending == "txt":
             return ["text"]
         if ending in ("csv", "tsv"):
-            return next(records_of(path))[1]
+            return next(files.records_of(path))[1]
         if ending == "parquet":
             return [field.name for field in pq.read_schema(path) if holds_text(field.type) or not only_texts]
         names: dict[str, bool] = {}  # whether each has held texts only
@@ -116,12 +104,12 @@ def read_rows(
             if twice := [name for name in wanted if names.count(name) > 1]:
                 raise InputError(f"{path}, line 1: two columns have the name '{twice[0]}'; rename one")
             if ending_of(path) == "parquet":
-                rows = parquet_rows(path, wanted, texts)
+                rows = files.parquet_rows(path, wanted, texts)
             elif ending_of(path) == "txt":
-                rows = texts_of(path, strict)
+                rows = files.texts_of(path, strict)
             else:
                 places = [names.index(name) if name in names else None for name in wanted]
-                records = islice(records_of(path), 1, None)
+                records = islice(files.records_of(path), 1, None)
                 rows = ((number, [None if at is None else row[at] for at in places]) for number, row in records)
         for number, cells in rows:
             for at, cell in enumerate(cells):

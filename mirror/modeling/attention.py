@@ -43,6 +43,14 @@ class PackedLayout:
         rows = tokens.new_zeros(self.mask.numel(), *tokens.shape[1:])
         return rows.index_copy(0, self.slots, tokens[: len(self.slots)]).unflatten(0, self.mask.shape)
 
+    def means(self, tokens: Tensor) -> Tensor:
+        """Return the mean of each text's tokens of (S, D), (N, D), as of the padded batch. Zeros for a text of no tokens."""
+        parts = tokens[: len(self.slots)].split([texts * length for texts, length in self.groups])
+        pairs = zip(parts, self.groups, strict=True)
+        means = [part.unflatten(0, group).sum(dim=1) / max(1, group[1]) for part, group in pairs]
+        order = self.mask.sum(dim=1).argsort(stable=True)  # of `pack`, the shortest first
+        return torch.cat(means).index_select(0, order.argsort())
+
     @cached_property
     def groups(self) -> list[Group]:
         """(texts, tokens of each) for every run of texts of equal length."""

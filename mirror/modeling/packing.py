@@ -166,8 +166,8 @@ def packed_forward(
 ) -> tuple[BaseModelOutput, Tensor]:
     """Run `model`, wrapped or compiled or not, on a packed row (`pack`) on its device, and return what `pool` needs.
 
-    These are hidden states as for a padded batch, (N, T, D) with zeros for padding, and its mask, (N, T). For `cls` and
-    `last`, T is 1, because nothing else is needed. `skipped`, (N,), is how many first tokens of each text, those of its
+    These are hidden states as for a padded batch, (N, T, D) with zeros for padding, and its mask, (N, T). For `cls`,
+    `last` and, on a CPU, `mean`, T is 1, because nothing else is needed. `skipped`, (N,), is how many first tokens of each text, those of its
     prompt, the pooling leaves out.
     """
     layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
@@ -179,6 +179,8 @@ def packed_forward(
         first = 0 if skipped is None else torch.minimum(skipped, ends)
         places = batch["starts"] + (first if pooling == "cls" else ends)
         return BaseModelOutput(last.index_select(0, places)[:, None]), layout.mask[:, :1]
+    if pooling == "mean" and skipped is None and last.device.type in BY_LENGTH:
+        return BaseModelOutput(layout.means(last)[:, None]), layout.mask[:, :1]
     early = tuple(layout.pad(hidden[0]) for hidden in output.hidden_states[:2]) if output.hidden_states else None
     output = BaseModelOutput(layout.pad(last), hidden_states=early)
     return (output, layout.mask) if skipped is None else without_first(output, layout.mask, skipped)

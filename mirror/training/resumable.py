@@ -29,14 +29,7 @@ from mirror.common.distributed import mean_over_processes, world_size
 from mirror.common.errors import InputError, library_errors, reason
 from mirror.common.files import MANIFEST, atomic_write_text, follow_umask, lock_output_dir, write_manifest
 from mirror.modeling.cpu_kernels import keep_freed_memory
-from mirror.training.checkpoints import (
-    StopOnSignal,
-    find_checkpoint,
-    outlast_signals,
-    raise_save_error,
-    rotate,
-    warn_of_little_space,
-)
+from mirror.training import checkpoints
 
 
 logger = logging.getLogger(__name__)
@@ -55,7 +48,7 @@ class ResumableTrainer(Trainer):
         self.train_metrics: dict[str, float] = {}  # that `train` returned
         self.was_complete = False  # whether `train` resumed from the last step and had nothing to do
         self.totals = RunTotals()
-        self.on_signal = StopOnSignal()
+        self.on_signal = checkpoints.StopOnSignal()
         for callback in (self.totals, self.on_signal, StepChecks()):
             self.add_callback(callback)
 
@@ -65,7 +58,7 @@ class ResumableTrainer(Trainer):
         `resume_from_checkpoint` is a folder, True for the newest complete checkpoint of the output folder, or "auto" for
         the same if there is one and otherwise a new run. An `InputError` if it is incomplete or of another run.
         """
-        checkpoint = find_checkpoint(resume_from_checkpoint, self.args.output_dir)
+        checkpoint = checkpoints.find_checkpoint(resume_from_checkpoint, self.args.output_dir)
         if checkpoint:
             trust.check_weights(checkpoint)
         self.totals.checkpoint = checkpoint
@@ -76,7 +69,7 @@ class ResumableTrainer(Trainer):
     def _train(self, checkpoint: str | None, **kwargs) -> TrainOutput:
         keep_freed_memory(self.args.device)
         if self.is_world_process_zero():
-            warn_of_little_space(self.args.output_dir, self.model)
+            checkpoints.warn_of_little_space(self.args.output_dir, self.model)
         self.before_training(checkpoint)
         try:
             metrics = super().train(checkpoint, **kwargs).metrics
@@ -147,7 +140,7 @@ class ResumableTrainer(Trainer):
         """Return transformers' loader, with workers that survive a signal to all processes of a job (Slurm, Ctrl-C)."""
         loader = super().get_train_dataloader()
         bare = getattr(loader, "base_dataloader", loader)  # inside accelerate's
-        bare.worker_init_fn = partial(outlast_signals, bare.worker_init_fn)
+        bare.worker_init_fn = partial(checkpoints.outlast_signals, bare.worker_init_fn)
         return loader
 
     def describe_checkpoint(self, folder: Path) -> None:
@@ -175,13 +168,13 @@ class ResumableTrainer(Trainer):
         except Exception as error:
             if self.args.should_save:
                 shutil.rmtree(folder, ignore_errors=True)  # its space may be what the next save needs
-            raise_save_error(error, folder, run_dir)
+            checkpoints.raise_save_error(error, folder, run_dir)
         finally:
             self.args.save_total_limit, self.args.push_to_hub = limit, push
         if push:
             self.push_checkpoint(str(folder))
         if self.args.should_save:
-            rotate(run_dir, limit, {str(folder), self.state.best_model_checkpoint}, self.state.global_step)
+            checkpoints.rotate(run_dir, limit, {str(folder), self.state.best_model_checkpoint}, self.state.global_step)
 
 
 class RunTotals(TrainerCallback):

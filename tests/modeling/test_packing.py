@@ -60,7 +60,8 @@ def gradients(model, vectors):
 def each_way(request, monkeypatch):
     """Run a test with each implementation of packed attention."""
     if request.param != "as on a CPU":
-        monkeypatch.setattr(mirror.modeling.attention, "BY_LENGTH", ())
+        for module in (mirror.modeling.attention, mirror.modeling.packing):
+            monkeypatch.setattr(module, "BY_LENGTH", ())
     if request.param == "as with flash-attn":
         monkeypatch.setattr(mirror.modeling.attention, "has_flash_attention", lambda query: True)
         install_stand_in(monkeypatch)
@@ -105,6 +106,21 @@ def layout_of(batch):
 
 
 # The same as padded
+
+
+@pytest.mark.parametrize("lengths", [[3, 1, 4, 1, 5], [2, 0, 2, 0, 7], [0, 0], [6]])
+def test_the_means_of_a_packed_row_are_those_of_the_padded_batch(lengths):
+    """In double precision, and the gradients of the tokens. Texts of no tokens have zeros."""
+    batch = pack([[7] * length for length in lengths], 0, 0, round_to=8)
+    layout, generator = layout_of(batch), torch.Generator().manual_seed(0)
+    tokens = torch.randn(batch["input_ids"].shape[1], 3, dtype=torch.float64, generator=generator).requires_grad_()
+    found, weights = layout.means(tokens), torch.randn(len(lengths), 3, dtype=torch.float64, generator=generator)
+    expected = pool(BaseModelOutput(layout.pad(tokens)), layout.mask, "mean")
+    torch.testing.assert_close(found, expected)
+    assert found[torch.tensor(lengths) == 0].eq(0).all()
+    of_found, of_expected = (torch.autograd.grad((each * weights).sum(), tokens)[0] for each in (found, expected))
+    torch.testing.assert_close(of_found, of_expected)
+    assert bool(of_found.any()) == any(lengths)
 
 
 # xlm_roberta and camembert are classes of their own with the code of roberta.
