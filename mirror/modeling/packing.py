@@ -167,8 +167,8 @@ def packed_forward(
     """Run `model`, wrapped or compiled or not, on a packed row (`pack`) on its device, and return what `pool` needs.
 
     These are hidden states as for a padded batch, (N, T, D) with zeros for padding, and its mask, (N, T). For `cls`,
-    `last` and, on a CPU, `mean`, T is 1, because nothing else is needed. `skipped`, (N,), is how many first tokens of each text, those of its
-    prompt, the pooling leaves out.
+    `last` and, on a CPU, `mean`, T is 1, because nothing else is needed. `skipped`, (N,), is how many first tokens of
+    each text, those of its prompt, the pooling leaves out.
     """
     layout = PackedLayout(batch["lengths"], batch["slots"], batch["attention_mask"])
     row = {name: batch[name] for name in ("input_ids", "position_ids")}

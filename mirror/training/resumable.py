@@ -3,7 +3,8 @@
 A checkpoint gets a manifest (`mirror.common.files`) after its last file, and training resumes only from a folder that
 matches its manifest. A save that was killed, a full disk, a half-deleted folder and a damaged file all fail that
 check. So an interruption costs the steps since the last complete checkpoint, and a signal (`mirror.training.checkpoints`)
-costs none. transformers' --enable_jit_checkpoint saves on SIGTERM too, but its processes do not agree on the step.
+costs none. transformers' --enable_jit_checkpoint saves on SIGTERM too, but its processes do not agree on the step, and
+it exits with status 0.
 """
 
 from __future__ import annotations
