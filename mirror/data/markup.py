@@ -173,7 +173,7 @@ def located(source: str, blocks: list[Block]) -> list[Block]:
 
 
 def markdown_blocks(text: str) -> Parsed:
-    """Return title and blocks of CommonMark with front matter, tables, admonitions and definition lists."""
+    """Return title and blocks of CommonMark with front matter, tables, admonitions, tabs and definition lists."""
     import yaml
 
     fields = {}
@@ -182,6 +182,8 @@ def markdown_blocks(text: str) -> Parsed:
         with suppress(yaml.YAMLError, ValueError):
             fields = yaml.safe_load(front[1])
     title = squeezed(str(fields.get("title") or "")) if isinstance(fields, dict) else ""
+    text = re.sub(r'^( *)===[!+]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)  # a tab of pymdownx is a note
+    text = re.sub(r"^( *:::+\{.*\n)( *:[\w-]+:.*\n)+", r"\1", text, flags=re.MULTILINE)  # options of MyST
     own_title, blocks = html_blocks(_markdown_parser().render(text))
     return Parsed(title or own_title, blocks)
 
@@ -190,12 +192,13 @@ def markdown_blocks(text: str) -> Parsed:
 def _markdown_parser() -> MarkdownIt:
     from markdown_it import MarkdownIt
     from mdit_py_plugins.admon import admon_plugin
+    from mdit_py_plugins.attrs import attrs_plugin
     from mdit_py_plugins.container import container_plugin
     from mdit_py_plugins.deflist import deflist_plugin
     from mdit_py_plugins.myst_role import myst_role_plugin
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
-    for plugin in (admon_plugin, deflist_plugin, myst_role_plugin):
+    for plugin in (admon_plugin, attrs_plugin, deflist_plugin, myst_role_plugin):
         parser.use(plugin)
     for marker in ":/":  # Docusaurus, MyST and Pandoc; pymdownx
         parser.use(container_plugin, f"block{marker}", marker=marker, validate=lambda *given: True)

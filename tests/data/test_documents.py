@@ -440,10 +440,19 @@ DIALECTS = """# Guide {#first-part}
 
     Body of the admonition of MkDocs.
 
+=== "Linux"
+
+    Inside of a tab of pymdownx, with [a link](other.md){.internal target=_blank}.
+
 :::tip[Hint]
 
 Body of the container of Docusaurus.
 
+:::
+
+:::{card} Title of a card
+:link: other.md
+Body of the card of MyST.
 :::
 
 /// warning | Title
@@ -484,7 +493,9 @@ def test_directives_of_sphinx_are_read_without_their_options(name, tmp_path):
 
 def test_dialects_of_markdown_are_prose(tmp_path):
     assert texts_of_blocks(tmp_path, "guide.md", DIALECTS) == [
-        *("Title of it", "Body of the admonition of MkDocs.", "Body of the container of Docusaurus."),
+        *("Title of it", "Body of the admonition of MkDocs.", "Linux", "Inside of a tab of pymdownx, with a link."),
+        "Body of the container of Docusaurus.",
+        "Body of the card of MyST.",
         *("Body of the block of pymdownx.", "Body of the fence of MyST, with a section.", "Its definition."),
     ]
     assert texts_of_blocks(tmp_path, "guide.md", DIALECTS, "code") == ["run(program)"]
