@@ -92,7 +92,7 @@ def test_where_no_step_is_within_the_bound_nothing_is_saved(bert_folder, sentenc
 def test_a_run_records_what_was_kept(bert_folder, sentences, tmp_path, monkeypatch):
     (tmp_path / "texts.txt").write_text("\n".join(sentences))
     flags = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_steps", 4]
-    flags += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--learning_rate", 1e-6]
+    flags += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--learning_rate", 1e-5]
     monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags), "--keep", str(tmp_path / "texts.txt")])
     main()
     kept = RunRecord.load(tmp_path / "out").kept
