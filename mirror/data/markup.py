@@ -46,6 +46,11 @@ PROSE_FENCES = frozenset(
 )
 
 
+# A fence, which stays as it is, or the beginning of a tab of pymdownx.
+TAB = re.compile(r'^( *)(`{3,}|~{3,}).*\n(?:.*\n)*?\1\2|^( *)===[!+]? (?=")', re.MULTILINE)
+OPTIONS = re.compile(r"\A(:[\w-]+:.*(\n|\Z))+")  # of a directive of MyST
+
+
 class Block(NamedTuple):
     """A piece of a document."""
 
@@ -163,9 +168,7 @@ def located(source: str, blocks: list[Block]) -> list[Block]:
         first, second, *_ = [*re.findall(r"\w+", block.text[:200]), "", ""]
         later = places[first][(start := bisect_left(places[first], at)) : start + 50]
         seconds = places[second]
-        near = [
-            here for here in later if any(word <= here + 7 for word in seconds[bisect_left(seconds, here + 1) :][:1])
-        ]
+        near = [one for one in later if any(word <= one + 7 for word in seconds[bisect_left(seconds, one + 1) :][:1])]
         at = (near or later or [at])[0]
         found.append(block._replace(offset=starts[min(at, len(starts) - 1)] if starts else 0))
         at += bool(later)
@@ -182,8 +185,7 @@ def markdown_blocks(text: str) -> Parsed:
         with suppress(yaml.YAMLError, ValueError):
             fields = yaml.safe_load(front[1])
     title = squeezed(str(fields.get("title") or "")) if isinstance(fields, dict) else ""
-    text = re.sub(r'^( *)===[!+]? (?=")', r"\1!!! tab ", text, flags=re.MULTILINE)  # a tab of pymdownx is a note
-    text = re.sub(r"^( *:::+\{.*\n)( *:[\w-]+:.*\n)+", r"\1", text, flags=re.MULTILINE)  # options of MyST
+    text = TAB.sub(lambda found: found[0] if found[2] else f"{found[3]}!!! tab ", text)  # a tab is a note
     own_title, blocks = html_blocks(_markdown_parser().render(text))
     return Parsed(title or own_title, blocks)
 
@@ -209,13 +211,16 @@ def _markdown_parser() -> MarkdownIt:
         directive = re.match(r"\{([\w-]+)\}", token.info)
         if not directive or directive[1] not in PROSE_FENCES:
             return as_code(tokens, place, options, env)
-        return parser.render(re.sub(r"\A(:[\w-]+:.*\n)+", "", token.content))  # without its options
+        return parser.render(OPTIONS.sub("", token.content))
 
-    def role(self, tokens, place, options, env) -> str:
-        return escape(_shown(tokens[place].content)[0])
+    def without_options(state) -> None:
+        for token, inner in zip(state.tokens, state.tokens[2:], strict=False):
+            if token.type.startswith("container_block") and token.info.startswith("{") and inner.type == "inline":
+                inner.content = OPTIONS.sub("", inner.content)
 
+    parser.core.ruler.before("inline", "without_options", without_options)
     parser.add_render_rule("fence", fence)
-    parser.add_render_rule("myst_role", role)
+    parser.add_render_rule("myst_role", lambda self, tokens, place, *_: escape(_shown(tokens[place].content)[0]))
     return parser
 
 

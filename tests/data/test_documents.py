@@ -470,6 +470,12 @@ Body of the fence of MyST, with {ref}`a section <start>`.
 run(program)
 ```
 
+````markdown
+=== "Code"
+:::{card}
+:link: stays.md
+````
+
 Term
 :   Its definition.
 """
@@ -498,7 +504,8 @@ def test_dialects_of_markdown_are_prose(tmp_path):
         "Body of the card of MyST.",
         *("Body of the block of pymdownx.", "Body of the fence of MyST, with a section.", "Its definition."),
     ]
-    assert texts_of_blocks(tmp_path, "guide.md", DIALECTS, "code") == ["run(program)"]
+    shown = '=== "Code"\n:::{card}\n:link: stays.md'
+    assert texts_of_blocks(tmp_path, "guide.md", DIALECTS, "code") == ["run(program)", shown]
     assert texts_of_blocks(tmp_path, "guide.md", DIALECTS, "heading") == ["Guide", "Term"]
     assert parse(tmp_path / "guide.md").blocks[0].ids == ("first-part", "guide")
 

@@ -111,7 +111,7 @@ def test_an_encoder_gives_the_same_vectors(bert_folder, sentences, monkeypatch):
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's mallopt")
 def test_freed_memory_is_used_again_without_clearing_its_pages():
-    """Count the pages that the system clears for a tensor of 16,384 of them, before the call and at best after it."""
+    """Count the pages that the system clears for a tensor of 16,384 of them, before the call and after it."""
     # In a process of its own, because the setting stays.
     code = """
 import resource, torch
@@ -125,10 +125,12 @@ def cleared():
 cleared()
 once = cleared()
 keep_freed_memory(torch.device("cpu"))
-print(once, min(cleared() for _ in range(6)))  # torch 2.6 uses a block again only at every second call
+cleared()
+print(once, *(cleared() for _ in range(5)))
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    before, after = map(int, done.stdout.split())
+    before, *after = map(int, done.stdout.split())
     if before < 8_000:
         pytest.skip("the system has large pages")
-    assert after < 100
+    # Where torch asks glibc for an aligned block, one of the same size that was freed is too small, but two neighbors hold it.
+    assert (min if torch.__version__ < "2.13" else max)(after) < 100
