@@ -126,11 +126,12 @@ cleared()
 once = cleared()
 keep_freed_memory(torch.device("cpu"))
 cleared()
-print(once, *(cleared() for _ in range(5)))
+print(once, *[cleared() for _ in range(40)][-5:])
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     before, *after = map(int, done.stdout.split())
     if before < 8_000:
         pytest.skip("the system has large pages")
+    # The first calls may find small objects in the middle of what was freed, until the heap has grown to hold both.
     # Where torch asks glibc for an aligned block, one of the same size that was freed is too small, but two neighbors hold it.
     assert (min if torch.__version__ < "2.13" else max)(after) < 100
