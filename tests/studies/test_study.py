@@ -14,7 +14,7 @@ from mirror.training.arguments import parse_arguments
 from mirror.training.options import LEVELS
 from studies import rivals
 from studies import setup as places
-from studies.jobs import cell_name
+from studies.jobs import _mirror_runs, cell_name
 from studies.scores import published_beside
 from studies.setup import Setup, find_recipe, paper_models, recipes
 from studies.study import AVERAGE, CLOSE, RATE, SEEDS, STUDIES, find_study
@@ -55,6 +55,18 @@ def test_every_flag_is_accepted_by_what_trains(tmp_path):
             named = {"learning_rate" if key == RATE else key: value for key, value in given}
             argv = [item for key, value in named.items() for item in (f"--{key}", value)]
             parse_arguments(["--output_dir", os.fspath(tmp_path), *argv])
+
+
+def test_every_flag_reaches_what_trains(bert_folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(Setup, "corpus", lambda setup, file: Path(file))
+    setup, rows = Setup(bert_folder, Path(), (), Path(), (33,), language_models={}), 0
+    for cell in (cell for study in STUDIES.values() for cell in study.cells if cell.corpora and not cell.chain):
+        for run in _mirror_runs(cell, 33, tmp_path, setup):
+            expected = {key: [str(value)] for key, value in cell.flags.items() if key != RATE}
+            assert expected.items() <= run.flags.items(), cell_name(cell)
+            assert ("learning_rate" in run.flags) >= (RATE in cell.flags)
+            rows += bool(cell.flags)
+    assert rows > 50
 
 
 def test_make_knows_every_study():
