@@ -268,10 +268,9 @@ def _mirror_runs(cell: Cell, seed: int | None, folder: Path, setup: Setup) -> tu
             family = "roberta" if model_type(model) in CLS_FAMILIES else "bert"
             flags["drophead_rate"] = [str(recipes()[f"sentence-{family}-drophead"]["drophead_rate"])]
         data_dir = setup.data_dir if "eval_tasks" in cell.flags else None
+        rate = cell.flags[RATE] * default_learning_rate(model) if RATE in cell.flags else None
         optional = {"pooling": cell.pooling, "data_dir": data_dir, "max_train_samples": setup.max_train_samples}
-        optional |= {key: value for key, value in cell.flags.items() if key != RATE}
-        if RATE in cell.flags:
-            optional["learning_rate"] = cell.flags[RATE] * default_learning_rate(model)
+        optional |= {"learning_rate": rate} | {key: value for key, value in cell.flags.items() if key != RATE}
         flags |= _as_flags({key: value for key, value in optional.items() if value is not None}) | setup.extra
         runs.append(Run(script, flags, folder / name, _identity_of(shown, flags, PATHS)))
     return tuple(runs)
