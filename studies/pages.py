@@ -54,7 +54,9 @@ def format_scores(base: Base) -> str:
     """Format the scores of finished cells as one or more Markdown tables."""
     if base.study.figure == "own_text":
         return scores.format_runs(base.study, base.records)
-    return scores.format_table(base.study, base.scores, base.facts["published"])
+    table = scores.format_table(base.study, base.scores, base.facts["published"])
+    agreement = scores.format_agreement(base.study, base.records) if base.study.figure == "trade" else ""
+    return f"{table}\n{agreement}" if agreement else table
 
 
 # ---- Scores that the pages keep --------------------------------------------------------------------------------------

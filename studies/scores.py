@@ -255,3 +255,28 @@ def format_runs(study: Study, records: Sequence[dict]) -> str:
                 lines.append([record["row"], *("" if value is None else f"{value:.4f}" for value in values)])
         tables.append(lines)
     return "\n".join([markdown(rhos, range(2)), markdown(choices, range(3)), *map(markdown, tables)])
+
+
+def format_agreement(study: Study, records: Sequence[dict]) -> str:
+    """Format a Markdown table of Spearman's rho between the test on own text and each task, over the rows of a corpus.
+
+    A row counts by its means over seeds, and the base model as one more row. A row with other tests than the first one (pairs,
+    beside words and halves) is left out.
+    """
+    lines = [["trained on", "scored on", "ways", "rank correlation with own text"]]
+    for corpus, task in ((column.part, column.task) for column in study.columns if column.task != OWN_TEXT):
+        scored = [record for record in records if record["part"] == corpus and task in record["tasks"]]
+        runs = [run for run in scored if OWN_TEXT in run["tasks"]]
+        runs = [
+            run for run in runs if run["tasks"][OWN_TEXT]["tests"].keys() == runs[0]["tasks"][OWN_TEXT]["tests"].keys()
+        ]
+        ways: dict[str, list[tuple[float, float]]] = {}
+        for run in runs:
+            found = run["tasks"][OWN_TEXT]["main_score"], run["tasks"][task]["main_score"]
+            ways.setdefault(run["row"], []).append(found)
+        before = [run["tasks"][OWN_TEXT]["before"] for run in runs]
+        base = [record["tasks"][task]["main_score"] for record in scored if record["seed"] is None and before]
+        pairs = [tuple(np.mean(each, axis=0)) for each in ways.values()] + [(np.mean(before), score) for score in base]
+        if len(pairs) >= MIN_RUNS:
+            lines.append([corpus, task, str(len(pairs)), f"{spearmanr(pairs).statistic:.2f}"])
+    return markdown(lines, range(2)) if len(lines) > 1 else ""
