@@ -103,10 +103,22 @@ def reorder(text: str, rate: float, rng: np.random.Generator) -> View:
 def delete(text: str, rate: float, rng: np.random.Generator) -> View:
     """Delete each word, with the space before it, with probability `rate`. At least one word stays."""
     spans = words(text)
+    return _kept(text, spans, ~bernoulli_mask(len(spans), rate, rng))
+
+
+def query(text: str, rate: float, rng: np.random.Generator) -> View:
+    """Keep 2 to 5 words in their order, as a search query has them. A word of twice the letters is kept twice as often."""
+    spans = words(text)
+    lengths = np.array([end - start for start, end in spans], float)
+    count = min(len(spans), int(rng.integers(2, 6)))
+    chosen = rng.choice(len(spans), count, replace=False, p=lengths / lengths.sum()) if spans else []
+    return _kept(text, spans, np.isin(np.arange(len(spans)), chosen))
+
+
+def _kept(text: str, spans: list[tuple[int, int]], kept: np.ndarray) -> View:
     before = [0, *(end for _, end in spans[:-1])]
-    gone = bernoulli_mask(len(spans), rate, rng)
-    kept = [text[start:end] for start, (_, end), drop in zip(before, spans, gone, strict=False) if not drop]
-    return ["".join(kept).strip() or text]
+    parts = [text[start:end] for start, (_, end), keep in zip(before, spans, kept, strict=False) if keep]
+    return ["".join(parts).strip() or text]
 
 
 def crop(text: str, rate: float, rng: np.random.Generator) -> View:
@@ -147,13 +159,14 @@ class Augmentation(NamedTuple):
     rate: float | None  # default share of words or tokens changed; None: it has no rate
 
 
-# Masks as in BERT's pretraining, repetition as in ESimCSE, everything else less.
+# Masks as in BERT's pretraining, repetition as in ESimCSE, everything else less. A query has no rate.
 AUGMENTATIONS = {
     "span": Augmentation(span_mask, None),
     "token": Augmentation(unchanged, 0.15),
     "whole_word": Augmentation(mask_words, 0.15),
     "reorder": Augmentation(reorder, 0.1),
     "delete": Augmentation(delete, 0.1),
+    "query": Augmentation(query, None),
     "crop": Augmentation(crop, 0.1),
     "repeat": Augmentation(repeat, 0.32),
     "none": Augmentation(unchanged, None),

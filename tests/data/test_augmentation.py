@@ -101,6 +101,30 @@ def test_a_character_of_a_script_without_spaces_is_repeated_without_one():
     assert {"東東京 bay", "東京京 bay", "東京 bay bay"} <= views
 
 
+def queries(text: str, rows: int) -> Counter[str]:
+    return Counter(AUGMENTATIONS["query"].change(text, 0.0, view_rng(5, 0, row))[0] for row in range(rows))
+
+
+def test_a_query_has_two_to_five_words_in_their_order():
+    counts: Counter[int] = Counter()
+    for view, times in queries(TEXT, 4000).items():
+        places = [TEXT.split().index(word) for word in view.split()]
+        assert places == sorted(set(places))
+        counts[len(places)] += times
+    assert set(counts) == {2, 3, 4, 5} and all(abs(count - 1000) < 140 for count in counts.values())  # 5 deviations
+    assert set(queries("東京 bay", 200)) >= {"東 bay", "京 bay", "東京", "東京 bay"}
+    assert queries("cat", 50) == {"cat": 50} and queries("", 3) == {"": 3}
+
+
+def test_a_word_of_twice_the_letters_is_drawn_for_a_query_twice_as_often():
+    """Two words of "a b cc": "cc" is the first drawn in 1/2, the second in 1/2 * 2/3, so it stays in 5/6."""
+    views = queries("a b cc", 16000)
+    two = {view: count for view, count in views.items() if len(view.split()) == 2}  # a fourth: the others have all three
+    assert set(two) == {"a b", "a cc", "b cc"} and sum(two.values()) == pytest.approx(4000, abs=275)  # 5 deviations
+    assert two["a b"] / sum(two.values()) == pytest.approx(1 / 6, abs=0.03)
+    assert two["a cc"] == pytest.approx(two["b cc"], rel=0.15)
+
+
 def test_crops_start_anywhere():
     starts = Counter(AUGMENTATIONS["crop"].change("a b c d e f", 0.5, view_rng(0, 0, row))[0] for row in range(4000))
     assert set(starts) == {"a b c", "b c d", "c d e", "d e f"}
@@ -108,7 +132,7 @@ def test_crops_start_anywhere():
 
 
 @pytest.mark.parametrize("text", ["cat", "  cat ", "東", "cat dog", "a", "!", "กำ"])
-@pytest.mark.parametrize("augmentation", ON_WORDS)
+@pytest.mark.parametrize("augmentation", [*ON_WORDS, "query"])
 def test_no_view_is_empty(text, augmentation):
     for row in range(200):
         view = AUGMENTATIONS[augmentation].change(text, 0.99, view_rng(0, 0, row))
