@@ -1,13 +1,11 @@
 """Noise on texts: functions of a text and a random generator. Knows nothing of tokenizers or models.
 
-A built-in function returns a view: a list of segments with a mask token between consecutive ones. One segment means that nothing was
-masked.
+A built-in function returns a view: a list of segments with a mask token between consecutive ones. One segment has no mask.
 
     >>> span_mask("the quick brown fox", 5, min_chars=10, rng=view_rng(seed=1, epoch=0, row=7))
     ['the quick b', 'fox']
 
-A rate is the share of words or tokens that the noise changes. At least one is always kept. `words` defines a word. A new built-in
-augmentation is a function `(text, rate, rng) -> View` and a line in `AUGMENTATIONS`.
+A rate is the share of words or tokens that the noise changes. At least one is always kept. `words` defines a word.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ import re
 import unicodedata
 from collections.abc import Callable
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -109,8 +106,7 @@ def delete(text: str, rate: float, rng: np.random.Generator) -> View:
 def query(text: str, rate: float, rng: np.random.Generator) -> View:
     """Keep 2 to 5 words in their order, as a search query has them. A word of twice the letters is kept twice as often."""
     spans = words(text)
-    lengths = np.array([end - start for start, end in spans], float)
-    count = min(len(spans), int(rng.integers(2, 6)))
+    lengths, count = np.array([end - start for start, end in spans], float), min(len(spans), int(rng.integers(2, 6)))
     chosen = rng.choice(len(spans), count, replace=False, p=lengths / lengths.sum()) if spans else []
     return _kept(text, spans, np.isin(np.arange(len(spans)), chosen))
 
@@ -152,26 +148,20 @@ def mask_tokens(ids: list[int], mask_id: int, rate: float, rng: np.random.Genera
     return [mask_id if masked else token for token, masked in zip(ids, masks, strict=True)]
 
 
-class Augmentation(NamedTuple):
-    """A built-in augmentation."""
-
-    change: Callable[..., View]  # (text, rate, rng) -> View; of `span`, `span_mask`, which has a length instead
-    rate: float | None  # default share of words or tokens changed; None: it has no rate
-
-
-# Masks as in BERT's pretraining, repetition as in ESimCSE, everything else less. A query has no rate.
-AUGMENTATIONS = {
-    "span": Augmentation(span_mask, None),
-    "token": Augmentation(unchanged, 0.15),
-    "whole_word": Augmentation(mask_words, 0.15),
-    "reorder": Augmentation(reorder, 0.1),
-    "delete": Augmentation(delete, 0.1),
-    "query": Augmentation(query, None),
-    "crop": Augmentation(crop, 0.1),
-    "repeat": Augmentation(repeat, 0.32),
-    "none": Augmentation(unchanged, None),
+# Functions of a text, a rate and a generator; `span_mask` has a length instead.
+AUGMENTATIONS: dict[str, Callable[..., View]] = {
+    "span": span_mask,
+    "token": unchanged,
+    "whole_word": mask_words,
+    "reorder": reorder,
+    "delete": delete,
+    "query": query,
+    "crop": crop,
+    "repeat": repeat,
+    "none": unchanged,
 }
-DEFAULT_RATES = {name: rate for name, (_, rate) in AUGMENTATIONS.items() if rate is not None}
+# Share of words or tokens changed: masks as in BERT's pretraining, repetition as in ESimCSE, everything else less.
+DEFAULT_RATES = {"token": 0.15, "whole_word": 0.15, "reorder": 0.1, "delete": 0.1, "crop": 0.1, "repeat": 0.32}
 
 
 def augmentation_name(augmentation: str | UserNoise) -> str:

@@ -63,7 +63,7 @@ class ViewSettings:
         elif self.augmentation == "span":
             view = span_mask(text, self.span_mask_length, self.span_mask_min_chars, rng)
         else:
-            view = AUGMENTATIONS[self.augmentation].change(text, self.rate, rng)
+            view = AUGMENTATIONS[self.augmentation](text, self.rate, rng)
         first, *rest = view if self.mask_token is None else [f" {self.mask_token} ".join(view)]
         prompt = self.prompt if self.second_prompt is None else self.second_prompt
         return [prompt + first, *rest]

@@ -36,10 +36,9 @@ LEVELS = {
 LEVELS["passage"] = LEVELS["sentence"] | {"span_mask_length": 50, "span_mask_min_chars": 300, "max_seq_length": 512}
 # Noise for a base without a mask token, such as a decoder. The two texts of a pair differ without any.
 MASKLESS, MASKLESS_PAIRS = {"augmentation": "delete", "augmentation_rate": 0.2}, {"augmentation": "none"}
-# A base that is an encoder already has settings of its own in place of the level's: chosen by measurement, with the
-# test on held-out texts and STS-B dev (docs/results.md). Any flag of the level, the noise on the text, the rate or
-# `max_steps` can stand here.
-ADAPTING = {"augmentation": "delete", "augmentation_rate": 0.2, "max_steps": 20}
+# A base that is an encoder already has settings of its own in place of the level's, chosen by measurement (docs/results.md).
+# Any flag of the level, the noise on the text, the rate or `max_steps` can stand here.
+ADAPTING = {"augmentation": "query", "max_steps": 20}
 ENCODER_SETTINGS = {"word": {}, "phrase": {"max_steps": 20}, "sentence": ADAPTING, "passage": ADAPTING}
 # The same for names instead of sentences: with deleted words or two epochs linking falls (docs/biomedical.md).
 ADAPTING_NAMES = {"span_mask_length": 2, "span_mask_min_chars": 8, "max_steps": 20}
@@ -198,11 +197,9 @@ class ViewOptions:
     augmentation: str | None = flag(
         None,
         f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
-        "single tokens and words. reorder swaps words, delete removes them, crop keeps consecutive ones, repeat duplicates them. "
-        "Default: span, or {augmentation} at {augmentation_rate} for sentences (not names), passages and a base model that is an "
-        "encoder, and for one without a mask token. none for pairs and a base model that is an encoder.".format(
-            **ADAPTING
-        ),
+        "single tokens and words. reorder swaps words, delete removes them, query keeps 2 to 5, crop keeps consecutive ones, repeat "
+        f"duplicates them. Default: span; with a base model that is an encoder {ADAPTING['augmentation']} for sentences (not names) "
+        "and passages, none for pairs; without a mask token delete at 0.2.",
     )
     augmentation_rate: Annotated[float | None, share("It is a share of the words or tokens")] = flag(
         None,

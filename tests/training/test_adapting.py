@@ -149,8 +149,8 @@ def test_the_start_with_an_encoder_does_not_name_its_own_settings_twice():
     config = MirrorConfig()
     line = describe_base("a/model", "mean", nn.Sequential(), config, config.resolve_for("a/model", "bert", "mean"))
     assert line == (
-        "base: model is an encoder already (mean pooling); settings for adapting: --augmentation delete "
-        "--augmentation_rate 0.2 --max_steps 20; the others of the paper for sentences, except: a mean without padding, "
+        "base: model is an encoder already (mean pooling); settings for adapting: --augmentation query "
+        "--max_steps 20; the others of the paper for sentences, except: a mean without padding, "
         f"{HELD_OUT}, {DISTINCT} (docs/which-way.md)"
     )
 
@@ -163,8 +163,7 @@ def test_a_stream_which_has_no_passes_is_trained_on_for_the_steps_of_an_encoder(
     flags |= {"max_steps": -1, "num_train_epochs": None}
     second = make_trainer(str(tmp_path / "one"), sentences, tmp_path / "two", streaming=True, **flags)
     assert second.args.max_steps == LENGTH["max_steps"]
-    assert first.settings["augmentation"] == "span" and second.settings["augmentation"] == "delete"
-    assert second.settings["augmentation_rate"] == 0.2
+    assert first.settings["augmentation"] == "span" and second.settings["augmentation"] == "query"
 
 
 def test_an_encoder_is_adapted_to_names_with_care_and_a_warning(bert_folder, tmp_path, caplog):
