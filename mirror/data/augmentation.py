@@ -104,7 +104,7 @@ def delete(text: str, rate: float, rng: np.random.Generator) -> View:
 
 
 def query(text: str, rate: float, rng: np.random.Generator) -> View:
-    """Keep 2 to 5 words in their order, as a search query has them. A word of twice the letters is kept twice as often."""
+    """Keep 2 to 5 words in their order, as a search query has them. A word of twice the letters is drawn twice as often."""
     spans = words(text)
     lengths, count = np.array([end - start for start, end in spans], float), min(len(spans), int(rng.integers(2, 6)))
     chosen = rng.choice(len(spans), count, replace=False, p=lengths / lengths.sum()) if spans else []
