@@ -202,17 +202,18 @@ def criteria(run: dict) -> dict[str, float]:
     return {OWN_TEXT: result["main_score"], **tests}
 
 
+def rho(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Compute Spearman's rho, or return None for fewer than three pairs or one value only."""
+    varies = len(pairs) >= MIN_RUNS and all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
+    return float(spearmanr(pairs).statistic) if varies else None
+
+
 def correlations(records: Sequence[dict], task: str) -> dict[str, tuple[float | None, float | None]]:
     """Compute Spearman's rho between each criterion and the score of a task over the runs on one corpus.
 
-    For each criterion: rho over all runs, and the mean of the rhos over the runs of each base model, among which a user chooses.
+    For each criterion: `rho` over all runs, and the mean of the rhos over the runs of each base model, among which a user chooses.
     None: fewer than three runs, or one value only.
     """
-
-    def rho(pairs: Sequence[tuple[float, float]]) -> float | None:
-        varies = len(pairs) >= MIN_RUNS and all(len(set(side)) > 1 for side in zip(*pairs, strict=True))
-        return float(spearmanr(pairs).statistic) if varies else None
-
     runs = [record for record in records if OWN_TEXT in record["tasks"] and task in record["tasks"]]
     values, found = [criteria(run) for run in runs], {}
     for name in values[0] if values else (OWN_TEXT,):
@@ -277,6 +278,6 @@ def format_agreement(study: Study, records: Sequence[dict]) -> str:
         before = [run["tasks"][OWN_TEXT]["before"] for run in runs]
         base = [record["tasks"][task]["main_score"] for record in scored if record["seed"] is None and before]
         pairs = [tuple(np.mean(each, axis=0)) for each in ways.values()] + [(np.mean(before), score) for score in base]
-        if len(pairs) >= MIN_RUNS:
-            lines.append([corpus, task, str(len(pairs)), f"{spearmanr(pairs).statistic:.2f}"])
+        if (value := rho(pairs)) is not None:
+            lines.append([corpus, task, str(len(pairs)), f"{value:.2f}"])
     return markdown(lines, range(2)) if len(lines) > 1 else ""

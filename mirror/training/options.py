@@ -199,7 +199,7 @@ class ViewOptions:
         f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
         "single tokens and words. reorder swaps words, delete removes them, query keeps 2 to 5, crop keeps consecutive ones, repeat "
         f"duplicates them. Default: span; with a base model that is an encoder {ADAPTING['augmentation']} for sentences (not names) "
-        "and passages, none for pairs; without a mask token delete at 0.2.",
+        f"and passages, none for pairs; without a mask token {MASKLESS['augmentation']} at {MASKLESS['augmentation_rate']}.",
     )
     augmentation_rate: Annotated[float | None, share("It is a share of the words or tokens")] = flag(
         None,
