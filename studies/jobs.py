@@ -14,12 +14,13 @@ from pathlib import Path
 from mirror.cmlm.options import PAPER_LENGTH, CMLMDataArguments, CMLMOptions
 from mirror.common.config_parser import check_flags
 from mirror.common.errors import InputError, did_you_mean
-from mirror.common.files import StoredWork, atomic_write_text
+from mirror.common.files import StoredWork, atomic_write_text, digest
 from mirror.data.source import CorpusSource
 from mirror.evaluation.results import file_name
 from mirror.evaluation.run import make_plan
 from mirror.evaluation.task import Options
 from mirror.modeling.read_checkpoint import checkpoint_settings
+from mirror.training import options
 from mirror.training.arguments import ScriptArguments
 from mirror.training.options import CLS_FAMILIES, LEVELS, MirrorOptions, default_learning_rate, default_pooling
 from mirror.training.record import versions
@@ -272,8 +273,19 @@ def _mirror_runs(cell: Cell, seed: int | None, folder: Path, setup: Setup) -> tu
         optional = {"pooling": cell.pooling, "data_dir": data_dir, "max_train_samples": setup.max_train_samples}
         optional |= {"learning_rate": rate} | {key: value for key, value in cell.flags.items() if key != RATE}
         flags |= _as_flags({key: value for key, value in optional.items() if value is not None}) | setup.extra
-        runs.append(Run(script, flags, folder / name, _identity_of(shown, flags, PATHS)))
+        identity = _identity_of(shown, flags, PATHS)
+        if not (recipe or cell.method):
+            identity[f"{shown} defaults"] = digest(defaults_for_bases())
+        runs.append(Run(script, flags, folder / name, identity))
     return tuple(runs)
+
+
+def defaults_for_bases() -> list[object]:
+    """Return the defaults that depend on the base model. Flags do not name them, so they are part of a cell's identity."""
+    of_levels = [options.LEVELS, options.ENCODER_SETTINGS, options.ADAPTING_NAMES, options.ADAPTING_PAIRS]
+    without_mask = [options.MASKLESS, options.MASKLESS_PAIRS]
+    rates = [options.LEARNING_RATE, options.EMBEDDED_LEARNING_RATE, options.STATIC_LEARNING_RATE]
+    return of_levels + without_mask + rates + [options.PAIR_STEPS, options.MAX_PASSES, options.BATCH_SIZE]
 
 
 def _stage_files(stage: Stage, setup: Setup) -> dict[str, list[Path]]:

@@ -14,6 +14,7 @@ import pytest
 import run_study
 from mirror.common.errors import InputError
 from mirror.tools import evaluate
+from mirror.training import options
 from mirror.training.arguments import parse_arguments
 from studies import setup
 from studies.study import STUDIES, Cell
@@ -39,6 +40,17 @@ def test_a_published_model_is_trained_by_its_recipe_and_the_page_says_so(publish
     settings = trained_with(workplace, 1)
     assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == (None, None, False)
     assert "Settings: this project's defaults (--modern; " in (workplace / "modern/table.md").read_text()
+
+
+def test_a_cell_that_another_default_made_is_refused(published_model, workplace, monkeypatch):
+    declare(monkeypatch, SENTENCES)
+    published, modern = ("--seeds", 33), ("--seeds", 33, "--modern", "--output_dir", workplace / "modern")
+    run(monkeypatch, workplace, published_model, *published)
+    run(monkeypatch, workplace, published_model, *modern)
+    monkeypatch.setattr(options, "ADAPTING_NAMES", {"max_steps": 3})
+    run(monkeypatch, workplace, published_model, *published)  # its recipe names all settings
+    with pytest.raises(InputError, match="another run_mirror.py defaults;"):
+        run(monkeypatch, workplace, published_model, *modern)
 
 
 def test_each_language_has_its_own_model_words_and_encoder(bert_folder, published_model, workplace, monkeypatch):
