@@ -20,6 +20,7 @@ from mirror.data.markup import Block, Parsed, html_blocks, is_rst, located, mark
 
 MAX_BYTES = 32 << 20  # of a document, unpacked: a larger file is data, and its tree would need gigabytes
 _NOT_PROSE = re.compile(r">>>|----|====|::\s*$")
+_FOR_TOOLS = re.compile(r"#!|#\s*(noqa|nosec|(type|pragma|pylint|mypy|pyright|ruff|flake8|isort|fmt|yapf):)")
 
 
 def parse(path: Path) -> Parsed:
@@ -128,7 +129,7 @@ def _python(text: str) -> Parsed:
     comments: dict[int, str] = {}  # by the last of its lines
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         is_whole_line = token.type == tokenize.COMMENT and token.line.lstrip().startswith("#")
-        if is_whole_line and not token.string.startswith("#!"):
+        if is_whole_line and not _FOR_TOOLS.match(token.string):
             line = token.start[0]
             comments[line] = f"{comments.pop(line - 1, '')} {token.string.lstrip('# ')}".strip()
     found += [(line, Block("comment", comment)) for line, comment in comments.items() if _is_prose(comment)]

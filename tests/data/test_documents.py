@@ -207,6 +207,17 @@ def test_python_gives_docstrings_and_comments_under_names(tokenizer, tmp_path):
     assert lines == [2, 4, 9, 19, 21, 28]
 
 
+def test_comments_for_tools_are_no_prose(tokenizer, tmp_path):
+    comments = [
+        "#!/usr/bin/python",
+        "# pylint: disable=too-many-lines",
+        "#type: ignore",
+        "# noqa because of the import",
+    ]
+    (tmp_path / "a.py").write_text("\n".join([*comments, "# Type of the rows of a table."]))
+    assert [text for _, _, text in read(tmp_path, tokenizer)] == ["Type of the rows of a table."]
+
+
 def test_txt_has_paragraphs_or_else_lines(tokenizer, tmp_path):
     (tmp_path / "a.txt").write_text("The cat runs.\nThe dog runs.\n")
     (tmp_path / "b.txt").write_text("The cat\nruns.\n\nThe dog runs.\n")
