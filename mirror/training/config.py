@@ -198,7 +198,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         self.repeats_pairs &= not self.given & {*options.RUN_LENGTH}
         if own := self.own_length(pooling, length):
             changed["max_seq_length"] = own
-        if not masks and self.masks_spans and not self.given & {*options.TEXT_NOISE}:
+        if not masks and self.masks_spans and "augmentation" not in changed and not self.given & {*options.TEXT_NOISE}:
             changed |= options.MASKLESS_PAIRS if pairs else options.MASKLESS
         if model_type == StaticConfig.model_type and self.learning_rate is None:
             changed["learning_rate"] = options.STATIC_LEARNING_RATE

@@ -34,7 +34,7 @@ LEVELS = {
 }
 # Ours, for texts of 100 to 500 tokens: the sentence's, with a span that is about as large a share of the text.
 LEVELS["passage"] = LEVELS["sentence"] | {"span_mask_length": 50, "span_mask_min_chars": 300, "max_seq_length": 512}
-# Noise for a base without a mask token, such as a decoder. The two texts of a pair differ without any.
+# Noise for a base without a mask token, such as a decoder, where no other is named below. Texts of a pair differ without any.
 MASKLESS, MASKLESS_PAIRS = {"augmentation": "delete", "augmentation_rate": 0.2}, {"augmentation": "none"}
 # A base that is an encoder already has settings of its own in place of the level's, chosen by measurement (docs/results.md).
 # Any flag of the level, the noise on the text, the rate or `max_steps` can stand here.
@@ -199,7 +199,7 @@ class ViewOptions:
         f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
         "single tokens and words. reorder swaps words, delete removes them, query keeps 2 to 5 (not in pairs), crop keeps consecutive "
         f"ones, repeat duplicates them. Default: span; with a base model that is an encoder {ADAPTING['augmentation']} for sentences (not names) "
-        f"and passages; without a mask token {MASKLESS['augmentation']} at {MASKLESS['augmentation_rate']}.",
+        f"and passages; else without a mask token {MASKLESS['augmentation']} at {MASKLESS['augmentation_rate']}.",
     )
     augmentation_rate: Annotated[float | None, share("It is a share of the words or tokens")] = flag(
         None,

@@ -157,7 +157,7 @@ def test_a_decoder_is_adapted_saved_and_read_by_all(name, packing, sentences, tm
     base = save_embedder(tmp_path, name)
     trainer = make_trainer(base, sentences[:60], tmp_path / "out", packing=packing, **OF_BASE)
     assert trainer.args.pooling == ("mean" if name == "embeddinggemma" else "last")
-    assert trainer.args.max_seq_length == 64 and trainer.args.augmentation == "delete"
+    assert trainer.args.max_seq_length == 64 and trainer.args.augmentation == "query"
     before = trainer.encoder(training=False).encode(TEXTS)
     trainer.train()
     assert np.abs(trainer.encoder(training=False).encode(TEXTS) - before).max() > 1e-3

@@ -64,7 +64,7 @@ def check_adapted(base: str, sentences, out) -> Encoder:
     """Train a base on sentences; every library reads it back as it is in memory."""
     trainer = make_trainer(base, sentences[:60], out, **FLAGS)
     assert (
-        trainer.args.learning_rate == 1e-3 and trainer.args.pooling == "mean" and trainer.args.augmentation == "delete"
+        trainer.args.learning_rate == 1e-3 and trainer.args.pooling == "mean" and trainer.args.augmentation == "query"
     )
     before = trainer.encoder(training=False).encode(TEXTS)
     np.testing.assert_allclose(before, Encoder.from_pretrained(base, device="cpu").encode(TEXTS), atol=1e-6)
