@@ -144,14 +144,14 @@ table of 700 questions and answers. Lines of the log, wrapped; the others are le
 
     $ python run_mirror.py --model_name_or_path tiny-qwen3-embedding --train_file pairs.tsv --pair_columns question answer \\
         --pair_prompts query document --per_device_train_batch_size 20 --output_dir out/qwen3
-    base: model is an encoder already (last pooling, normalize); settings for adapting: --augmentation query --max_seq_length 64;
+    base: model is an encoder already (last pooling, normalize); settings for adapting: --augmentation none --max_seq_length 64;
       the others of the paper for sentences, except: at most a tenth held out, no repeated texts (--keep_duplicates)
     packing: on, no padding
     Saved to out/qwen3 (last pooling), embeddings verified with transformers AutoModel and pool() and sentence-transformers
 
     $ python run_mirror.py --model_name_or_path tiny-embeddinggemma --train_file pairs.tsv --pair_columns question answer \\
         --pair_prompts query document --per_device_train_batch_size 20 --output_dir out/gemma
-    base: model is an encoder already (mean pooling, dense, dense, normalize); settings for adapting: --augmentation query
+    base: model is an encoder already (mean pooling, dense, dense, normalize); settings for adapting: --augmentation none
       --max_seq_length 64; the others of the paper for sentences, except: a mean without padding, ...
     packing: on, no padding
     Saved to out/gemma (mean pooling), embeddings verified with transformers AutoModel and pool() and sentence-transformers

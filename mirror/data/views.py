@@ -52,11 +52,8 @@ class ViewSettings:
     prompt: str = ""  # text before every text, without noise
     second_prompt: str | None = None  # the same for second views, where it differs
 
-    def view(self, text: str, rng: np.random.Generator, is_copy: bool = True) -> View:
-        """Return the text with its noise. Single tokens are masked later, in `ViewTokenizer.masked`.
-
-        `query` changes copies only: the second text of a pair, as of a query and its document, is not a copy.
-        """
+    def view(self, text: str, rng: np.random.Generator) -> View:
+        """Return the text with its noise. Single tokens are masked later, in `ViewTokenizer.masked`."""
         if callable(self.augmentation):
             # Its result is plain text: a `[MASK]` in it is characters, not the mask token.
             view = [self.augmentation(text, rng)]
@@ -66,8 +63,7 @@ class ViewSettings:
         elif self.augmentation == "span":
             view = span_mask(text, self.span_mask_length, self.span_mask_min_chars, rng)
         else:
-            noise = "none" if self.augmentation == "query" and not is_copy else self.augmentation
-            view = AUGMENTATIONS[noise](text, self.rate, rng)
+            view = AUGMENTATIONS[self.augmentation](text, self.rate, rng)
         first, *rest = view if self.mask_token is None else [f" {self.mask_token} ".join(view)]
         prompt = self.prompt if self.second_prompt is None else self.second_prompt
         return [prompt + first, *rest]
@@ -127,10 +123,9 @@ def tokenize_rows(
     to_ids = ViewTokenizer(tokenizer, settings.max_seq_length)
 
     # Among pairs, a row without a second text has two views of the first.
-    second = batch.get("text_pair", [""] * len(rows))
+    second = [pair or text for text, pair in zip(batch["text"], batch.get("text_pair", batch["text"]), strict=True)]
     rngs = [view_rng(settings.seed, epoch, row) for row in rows]
-    texts = zip(batch["text"], second, rngs, strict=True)
-    second_ids = to_ids([settings.view(pair or text, rng, not pair) for text, pair, rng in texts])
+    second_ids = to_ids([settings.view(text, rng) for text, rng in zip(second, rngs, strict=True)])
     if settings.augmentation == "token":
         second_ids = [to_ids.masked(row, settings.rate, rng) for row, rng in zip(second_ids, rngs, strict=True)]
     return {"first_ids": to_ids([[settings.prompt + text] for text in batch["text"]]), "second_ids": second_ids}

@@ -164,7 +164,7 @@ def describe_views(settings: dict) -> str:
         noise = f"augmentation {augmentation}" + (f" with rate {rate}" if rate else "")
     if (token := settings.get("mask_token")) and token != "<MASK_TOKEN>":  # of earlier versions, for any
         noise += f" by '{token}'"
-    return f"{noise} in the second view" + (", not in pairs" if augmentation == "query" else "")
+    return f"{noise} in the second view"
 
 
 def corpus_facts(record: RunRecord) -> dict[str, str]:

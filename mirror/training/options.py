@@ -42,8 +42,8 @@ ADAPTING = {"augmentation": "query", "max_steps": 20}
 ENCODER_SETTINGS = {"word": {}, "phrase": {"max_steps": 20}, "sentence": ADAPTING, "passage": ADAPTING}
 # The same for names instead of sentences: with deleted words or two epochs linking falls (docs/biomedical.md).
 ADAPTING_NAMES = {"span_mask_length": 2, "span_mask_min_chars": 8, "max_steps": 20}
-# The same for rows of two texts. This noise leaves them as they are (docs/documents.md).
-ADAPTING_PAIRS = {"augmentation": ADAPTING["augmentation"]}
+# The same for rows of two texts, which differ without noise (docs/documents.md).
+ADAPTING_PAIRS = {"augmentation": "none"}
 PAIR_STEPS, MAX_PASSES = ADAPTING["max_steps"], 10  # of a short corpus of pairs, in whole passes
 # Flags of one choice: where a user gives one of them, `ENCODER_SETTINGS` changes none of them.
 TEXT_NOISE = ("augmentation", "augmentation_rate", "span_mask_length", "span_mask_min_chars", "mask_token")
@@ -197,9 +197,9 @@ class ViewOptions:
     augmentation: str | None = flag(
         None,
         f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
-        "single tokens and words. reorder swaps words, delete removes them, query keeps 2 to 5 (not in pairs), crop keeps consecutive "
+        "single tokens and words. reorder swaps words, delete removes them, query keeps 2 to 5, crop keeps consecutive "
         f"ones, repeat duplicates them. Default: span; with a base model that is an encoder {ADAPTING['augmentation']} for sentences (not names) "
-        f"and passages; else without a mask token {MASKLESS['augmentation']} at {MASKLESS['augmentation_rate']}.",
+        f"and passages, none for pairs; else without a mask token {MASKLESS['augmentation']} at {MASKLESS['augmentation_rate']}.",
     )
     augmentation_rate: Annotated[float | None, share("It is a share of the words or tokens")] = flag(
         None,

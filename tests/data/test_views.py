@@ -78,15 +78,6 @@ def test_pairs_keep_their_sides(tokenizer):
     assert tokenizer.decode(dataset[1]["second_ids"]) == "[CLS] large dog [SEP]"
 
 
-def test_a_query_is_made_of_a_copy_and_not_of_the_second_text_of_a_pair(tokenizer):
-    long = "dog cat " * 5
-    texts = Dataset.from_dict({"text": ["small bird", long], "text_pair": [long, ""]})
-    dataset = TwoViewDataset(texts, tokenizer, replace(SETTINGS, augmentation="query", prompt="the "))
-    assert tokenizer.decode(dataset[0]["first_ids"]) == "[CLS] the small bird [SEP]"
-    assert tokenizer.decode(dataset[0]["second_ids"]) == f"[CLS] the {long}[SEP]"
-    assert len(dataset[1]["first_ids"]) == 13 and 5 <= len(dataset[1]["second_ids"]) <= 8
-
-
 def test_a_literal_mask_is_text(tokenizer):
     texts = Dataset.from_dict({"text": ["dog dog dog dog dog dog dog"]})
     dataset = TwoViewDataset(texts, tokenizer, replace(SETTINGS, mask_token="cat"))
