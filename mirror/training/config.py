@@ -194,8 +194,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         self.pooling = self.pooling or pooling or of_level or options.default_pooling(model_type, direction)
         adapts = self.pooling == pooling
         changed = options.encoder_settings(self.level, self.given, pairs, names) if adapts else {}
-        self.repeats_pairs = adapts and pairs and self.level in ("sentence", "passage")
-        self.repeats_pairs &= not self.given & {*options.RUN_LENGTH}
+        has_own_length = self.level in options.TEXT_LEVELS and not self.given & {*options.RUN_LENGTH}
+        self.repeats_pairs = adapts and pairs and has_own_length
         if own := self.own_length(pooling, length):
             changed["max_seq_length"] = own
         if not masks and self.masks_spans and "augmentation" not in changed and not self.given & {*options.TEXT_NOISE}:

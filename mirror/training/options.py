@@ -39,7 +39,8 @@ MASKLESS, MASKLESS_PAIRS = {"augmentation": "delete", "augmentation_rate": 0.2},
 # A base that is an encoder already has settings of its own in place of the level's, chosen by measurement (docs/results.md).
 # Any flag of the level, the noise on the text, the rate or `max_steps` can stand here.
 ADAPTING = {"augmentation": "query", "max_steps": 20}
-ENCODER_SETTINGS = {"word": {}, "phrase": {"max_steps": 20}, "sentence": ADAPTING, "passage": ADAPTING}
+TEXT_LEVELS = ("sentence", "passage")
+ENCODER_SETTINGS = {"word": {}, "phrase": {"max_steps": 20}, **dict.fromkeys(TEXT_LEVELS, ADAPTING)}
 # The same for names instead of sentences: with deleted words or two epochs linking falls (docs/biomedical.md).
 ADAPTING_NAMES = {"span_mask_length": 2, "span_mask_min_chars": 8, "max_steps": 20}
 # The same for rows of two texts, which differ without noise (docs/documents.md).
@@ -358,6 +359,6 @@ def encoder_settings(
     """
     fixed = {*given}.union(*(flags for flags in ONE_CHOICE if {*given} & {*flags}))
     settings = {} if pairs else ENCODER_SETTINGS[level]
-    if level in ("sentence", "passage") and (pairs or names):
+    if level in TEXT_LEVELS and (pairs or names):
         settings = ADAPTING_PAIRS if pairs else ADAPTING_NAMES
     return {name: value for name, value in settings.items() if name not in fixed}

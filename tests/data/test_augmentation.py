@@ -119,9 +119,8 @@ def test_a_query_has_two_to_five_words_in_their_order():
 def test_a_word_of_twice_the_letters_is_drawn_for_a_query_twice_as_often():
     """Two words of "a b cc": "cc" is the first drawn in 1/2, the second in 1/2 * 2/3, so it stays in 5/6."""
     views = queries("a b cc", 16000)
-    two = {
-        view: count for view, count in views.items() if len(view.split()) == 2
-    }  # a fourth: the others have all three
+    two = {view: count for view, count in views.items() if len(view.split()) == 2}
+    # They are a fourth: the others have all three words.
     assert set(two) == {"a b", "a cc", "b cc"} and sum(two.values()) == pytest.approx(4000, abs=275)  # 5 deviations
     assert two["a b"] / sum(two.values()) == pytest.approx(1 / 6, abs=0.03)
     assert two["a cc"] == pytest.approx(two["b cc"], rel=0.15)
