@@ -117,7 +117,8 @@ class StudyRun:
             errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
             killed = f"ended by {signal.Signals(-status).name}: " if status < 0 else ""
             reason = killed + (errors or lines or ["nothing is in its log; is the disk full?"])[-1][:300]
-            result = f" FAILED: {reason} (full log: {path})"
+            memory = "; SIGKILL often means that memory ran out" if status == -signal.SIGKILL else ""
+            result = f" FAILED: {reason} (full log: {path}{memory})"
         logger.info("%s %s%s%s", place, job.name, result, f"; {self.estimate(left)} left" if left else "")
         if record:
             self.write_table()

@@ -102,9 +102,7 @@ class CMLMModelOptions:
     num_projections: Annotated[int, at_least(0, "The paper uses 15")] = flag(
         15, "Number N of vectors before s2, v included. 0 trains a plain masked LM for comparison."
     )
-    skip_connection: bool = flag(
-        False, "Whether to join the projected vectors to the outputs of s2 ('skip', Table 7)."
-    )
+    skip_connection: bool = flag(False, "Whether to join the projected vectors to s2's outputs ('skip', Table 7).")
     sentence_vector: Annotated[str, one_of(("pooled", "proj"))] = flag(
         "pooled", "Sentence vector of the saved encoder: pooled (v), or proj (the mean of P(v), 'proj' in Table 7)."
     )

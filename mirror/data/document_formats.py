@@ -106,12 +106,15 @@ def _epub(path: Path) -> Parsed:
 
 
 def _office(path: Path) -> Parsed:
-    from markitdown import MarkItDown
+    from markitdown import StreamInfo, converters
 
-    text = MarkItDown(enable_plugins=False).convert_local(str(path)).markdown
-    if not text.strip():
+    ending = path.suffix.lower()
+    converter = getattr(converters, f"{ending[1:].title()}Converter")()  # PdfConverter, DocxConverter, PptxConverter
+    with path.open("rb") as file:  # `MarkItDown` would read a damaged file as plain text
+        parsed = markdown_blocks(converter.convert(file, StreamInfo(extension=ending)).markdown)
+    if not parsed.blocks:
         raise InputError("no text in it; a scan needs text recognition first")
-    return markdown_blocks(text)
+    return parsed
 
 
 def _python(text: str) -> Parsed:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from mirror.assets import EMBEDDED_MODEL
+from mirror.assets import is_embedded
 from mirror.common.cli import above, at_least, condition, flag, one_of, run_checks, share
 from mirror.common.errors import InputError
 from mirror.data.augmentation import AUGMENTATIONS, DEFAULT_RATES
@@ -109,9 +109,7 @@ class MirrorRunOptions:
     _argument_group_name = "Run"
 
     output_dir: str = flag("out/mirror", "Path to the folder for the encoder.")
-    per_device_train_batch_size: int = flag(
-        BATCH_SIZE, "Number of texts per step and device; fewer of a small corpus."
-    )
+    per_device_train_batch_size: int = flag(BATCH_SIZE, "Number of texts per step and device; fewer of few texts.")
     learning_rate: float | None = flag(
         None,
         f"Learning rate of AdamW. Default: {LEARNING_RATE:g}, {EMBEDDED_LEARNING_RATE:g} for the embedded model, "
@@ -340,7 +338,7 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
 
 def default_learning_rate(model_name_or_path: str) -> float:
     """Return AdamW's rate where the user gives none."""
-    return EMBEDDED_LEARNING_RATE if Path(model_name_or_path).resolve() == EMBEDDED_MODEL else LEARNING_RATE
+    return EMBEDDED_LEARNING_RATE if is_embedded(model_name_or_path) else LEARNING_RATE
 
 
 def default_pooling(model_type: str, direction: str | None = None) -> str:

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase, TrainingArguments
 from transformers.integrations import get_reporting_integration_callbacks
 from transformers.utils import logging as transformers_logging
 
-from mirror.assets import EMBEDDED_MODEL
+from mirror.assets import is_embedded
 from mirror.common.errors import InputError, one_line
 from mirror.common.files import lock_output_dir, make_output_folder
 from mirror.data.batches import LengthGroupedRows
@@ -40,10 +40,8 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
     if args.disable_tqdm or args.local_process_index != 0:
         disable_progress_bars()
         transformers_logging.disable_progress_bar()
-    if Path(model_name_or_path).resolve() == EMBEDDED_MODEL:
-        logger.info(
-            "model: the embedded mini-mlm, a small one to try things out. Use --model_name_or_path for another"
-        )
+    if is_embedded(model_name_or_path):
+        logger.info("model: the embedded mini-mlm, small, to try things out. Use --model_name_or_path for another")
     make_writable(args.output_dir)
     if args.process_index == 0:
         lock_output_dir(args.output_dir)

@@ -6,10 +6,12 @@ import json
 import logging
 import os
 import re
-import sys
 import zipfile
 
+import matplotlib
+import pptx
 import pytest
+from matplotlib.figure import Figure
 
 from mirror.common.errors import InputError
 from mirror.data.corpus import load_corpus
@@ -116,6 +118,30 @@ def write_epub(path, chapters):
             book.writestr(f"OEBPS/{number}.xhtml", chapter)
 
 
+def office_file(path, heading, paragraph):
+    if path.suffix == ".docx":
+        names = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
+        style = '<w:pPr><w:pStyle w:val="Heading1"/></w:pPr>'
+        body = "".join(
+            f"<w:p>{how}<w:r><w:t>{text}</w:t></w:r></w:p>" for how, text in ((style, heading), ("", paragraph))
+        )
+        with zipfile.ZipFile(path, "w") as document:
+            document.writestr(
+                "word/document.xml", f'<w:document xmlns:w="{names}"><w:body>{body}</w:body></w:document>'
+            )
+    elif path.suffix == ".pptx":
+        slides = pptx.Presentation()
+        slide = slides.slides.add_slide(slides.slide_layouts[1])
+        slide.shapes.title.text, slide.placeholders[1].text = heading, paragraph
+        slides.save(path)
+    else:
+        figure = Figure()
+        figure.text(0.1, 0.9, heading, fontsize=20)
+        figure.text(0.1, 0.7, paragraph)
+        with matplotlib.rc_context({"pdf.fonttype": 42}):
+            figure.savefig(path)
+
+
 def read(path, tokenizer, max_tokens=64):
     documents = read_documents([str(path)], tokenizer, max_tokens)
     return [(passage.heading, passage.kind, passage.text) for document in documents for passage in document.passages]
@@ -138,25 +164,20 @@ def test_every_format_has_the_same_structure(name, content, tokenizer, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["a.docx", "a.pptx", "a.pdf"])
-def test_office_files_are_read_by_markitdown(name, tokenizer, tmp_path, monkeypatch):
-    """The extra is not installed everywhere, so a stand-in converts to what markitdown returns."""
-    module = type(os)("markitdown")
-
-    class MarkItDown:
-        def __init__(self, enable_plugins): ...
-
-        def convert_local(self, path):
-            text = "" if "scan" in path else MARKDOWN.partition("---\n# ")[2].join(["# ", ""])
-            return type("Result", (), {"markdown": text})
-
-    module.MarkItDown = MarkItDown
-    monkeypatch.setitem(sys.modules, "markitdown", module)
-    (tmp_path / name).write_bytes(b"content")
-    found = read(tmp_path / name, tokenizer)
-    assert found == PARAGRAPHS
-    (tmp_path / f"scan-{name}").write_bytes(b"content")
+def test_office_files(name, tokenizer, tmp_path):
+    """PDF has paragraphs only."""
+    office_file(tmp_path / name, "Guide", "Run the installer first.")
+    heading = "" if name == "a.pdf" else "Guide"
+    paragraphs = "Guide Run the installer first." if name == "a.pdf" else "Run the installer first."
+    assert read(tmp_path / name, tokenizer) == [(heading, "text", paragraphs)]
+    office_file(tmp_path / f"scan-{name}", "", "")
     with pytest.raises(InputError, match="no text in it; a scan needs text recognition"):
         parse(tmp_path / f"scan-{name}")
+    content = (tmp_path / name).read_bytes()
+    for damaged in (content[: len(content) // 2], b"PK", b"%PDF-1.4 plain text", b"Plain text.", b"<p>A page.</p>"):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(InputError, match=r"^damaged \((BadZipFile|PDFSyntaxError|PSEOF): "):
+            parse(tmp_path / name)
 
 
 PYTHON = '''#!/usr/bin/env python

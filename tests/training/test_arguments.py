@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.errors import InputError
@@ -42,11 +45,19 @@ def test_select_by_alone_means_the_test_on_own_text(parse):
     assert chosen == [None, "own_text", "own_text"]
 
 
-def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse):
-    for argv, rate in (((), 1e-4), (("--learning_rate", "1e-5"), 1e-5)):
-        config = parse(*argv)
-        config.resolve_for(str(EMBEDDED_MODEL), "bert")
-        assert config.learning_rate == rate
+def test_the_embedded_model_has_a_rate_of_its_own_which_a_flag_beats(parse, tmp_path):
+    copy = shutil.copytree(EMBEDDED_MODEL, tmp_path / "copy")
+    for model in (EMBEDDED_MODEL, copy):
+        for argv, rate in (((), 1e-4), (("--learning_rate", "1e-5"), 1e-5)):
+            config = parse(*argv)
+            config.resolve_for(str(model), "bert")
+            assert config.learning_rate == rate
+    weights = load_file(copy / "model.safetensors")
+    next(iter(weights.values())).view(-1)[0] += 1
+    save_file(weights, copy / "model.safetensors", {"format": "pt"})  # another model of the same shape
+    config = parse()
+    config.resolve_for(str(copy), "bert")
+    assert config.learning_rate == 2e-5
 
 
 @pytest.mark.parametrize("level", LEVELS)
