@@ -118,26 +118,27 @@ def write_epub(path, chapters):
             book.writestr(f"OEBPS/{number}.xhtml", chapter)
 
 
-def office_file(path, heading, paragraph):
+def write_office(path, sections):
+    """Write a heading and a paragraph for each section: one level below the last in Word, a slide in PowerPoint."""
     if path.suffix == ".docx":
         names = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
-        style = '<w:pPr><w:pStyle w:val="Heading1"/></w:pPr>'
-        body = "".join(
-            f"<w:p>{how}<w:r><w:t>{text}</w:t></w:r></w:p>" for how, text in ((style, heading), ("", paragraph))
-        )
+        body = ""
+        for level, (heading, paragraph) in enumerate(sections, 1):
+            style = f'<w:pPr><w:pStyle w:val="Heading{level}"/></w:pPr>'
+            body += f"<w:p>{style}<w:r><w:t>{heading}</w:t></w:r></w:p><w:p><w:r><w:t>{paragraph}</w:t></w:r></w:p>"
         with zipfile.ZipFile(path, "w") as document:
-            document.writestr(
-                "word/document.xml", f'<w:document xmlns:w="{names}"><w:body>{body}</w:body></w:document>'
-            )
+            root = f'<w:document xmlns:w="{names}"><w:body>{body}</w:body></w:document>'
+            document.writestr("word/document.xml", root)
     elif path.suffix == ".pptx":
         slides = pptx.Presentation()
-        slide = slides.slides.add_slide(slides.slide_layouts[1])
-        slide.shapes.title.text, slide.placeholders[1].text = heading, paragraph
+        for heading, paragraph in sections:
+            slide = slides.slides.add_slide(slides.slide_layouts[1])
+            slide.shapes.title.text, slide.placeholders[1].text = heading, paragraph
         slides.save(path)
     else:
         figure = Figure()
-        figure.text(0.1, 0.9, heading, fontsize=20)
-        figure.text(0.1, 0.7, paragraph)
+        for line, text in enumerate(text for section in sections for text in section):
+            figure.text(0.1, 0.9 - 0.2 * line, text)
         with matplotlib.rc_context({"pdf.fonttype": 42}):
             figure.savefig(path)
 
@@ -163,14 +164,19 @@ def test_every_format_has_the_same_structure(name, content, tokenizer, tmp_path)
             assert content[passage.offset :].startswith(passage.text.split()[0])
 
 
-@pytest.mark.parametrize("name", ["a.docx", "a.pptx", "a.pdf"])
-def test_office_files(name, tokenizer, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "headings"), [("a.docx", ("Guide", "Guide > Install")), ("a.pptx", ("Guide", "Install")), ("a.pdf", None)]
+)
+def test_office_files(name, headings, tokenizer, tmp_path):
     """PDF has paragraphs only."""
-    office_file(tmp_path / name, "Guide", "Run the installer first.")
-    heading = "" if name == "a.pdf" else "Guide"
-    paragraphs = "Guide Run the installer first." if name == "a.pdf" else "Run the installer first."
-    assert read(tmp_path / name, tokenizer) == [(heading, "text", paragraphs)]
-    office_file(tmp_path / f"scan-{name}", "", "")
+    sections = [("Guide", "It tells you why."), ("Install", "Run the installer first.")]
+    write_office(tmp_path / name, sections)
+    if headings:
+        expected = [(heading, "text", text) for heading, (_, text) in zip(headings, sections, strict=True)]
+    else:
+        expected = [("", "text", "Guide It tells you why. Install Run the installer first.")]
+    assert read(tmp_path / name, tokenizer) == expected
+    write_office(tmp_path / f"scan-{name}", [("", "")])
     with pytest.raises(InputError, match="no text in it; a scan needs text recognition"):
         parse(tmp_path / f"scan-{name}")
     content = (tmp_path / name).read_bytes()

@@ -188,6 +188,7 @@ def test_a_crash_costs_one_cell(bert_folder, workplace, real_processes, monkeypa
         run(monkeypatch, workplace, bert_folder, "--seeds", 33, 44, 55, 66, "--num_processes", 2)
     for seed, (_, reason) in CRASHES.items():
         assert f"after-seed{seed} FAILED: {reason}" in caplog.text
+    assert caplog.text.count("SIGKILL often means that memory ran out") == 1
     assert "| after | 0.4400 |" in (workplace / "out/table.md").read_text()
 
 
