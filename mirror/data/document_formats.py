@@ -106,12 +106,14 @@ def _epub(path: Path) -> Parsed:
 
 
 def _office(path: Path) -> Parsed:
-    from markitdown import StreamInfo, converters
+    from markitdown import MissingDependencyException, StreamInfo, converters
 
-    ending = path.suffix.lower()
-    converter = getattr(converters, f"{ending[1:].title()}Converter")()  # PdfConverter, DocxConverter, PptxConverter
-    with path.open("rb") as file:  # `MarkItDown` would read a damaged file as plain text
-        parsed = markdown_blocks(converter.convert(file, StreamInfo(extension=ending)).markdown)
+    converter = getattr(converters, f"{path.suffix[1:].title()}Converter")()  # such as DocxConverter
+    try:
+        with path.open("rb") as file:  # `MarkItDown` would read a damaged file as plain text
+            parsed = markdown_blocks(converter.convert(file, StreamInfo(extension=path.suffix.lower())).markdown)
+    except MissingDependencyException as error:  # markitdown without its own extras
+        raise ImportError from error
     if not parsed.blocks:
         raise InputError("no text in it; a scan needs text recognition first")
     return parsed
@@ -161,7 +163,5 @@ TEXT_FORMATS: dict[str, Callable[[str], Parsed]] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), html_blocks),
     **{".rst": rst_blocks, ".txt": _txt, ".ipynb": _notebook, ".py": _python},
 }
-BINARY_FORMATS: dict[str, Callable[[Path], Parsed]] = {
-    ".epub": _epub,
-    **dict.fromkeys((".pdf", ".docx", ".pptx"), _office),
-}
+OFFICE_FORMATS = dict.fromkeys((".pdf", ".docx", ".pptx"), _office)
+BINARY_FORMATS: dict[str, Callable[[Path], Parsed]] = {".epub": _epub, **OFFICE_FORMATS}

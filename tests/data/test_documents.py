@@ -186,6 +186,15 @@ def test_office_files(name, headings, tokenizer, tmp_path):
             parse(tmp_path / name)
 
 
+@pytest.mark.parametrize("ending", ["docx", "pptx", "pdf"])
+def test_office_files_without_the_extras_of_markitdown(ending, tmp_path, monkeypatch):
+    write_office(tmp_path / f"a.{ending}", [("Guide", "It tells you why.")])
+    missing = (ImportError, ImportError("none"), None)
+    monkeypatch.setattr(f"markitdown.converters._{ending}_converter._dependency_exc_info", missing)
+    with pytest.raises(InputError, match=r"^needs pip install 'mirror-encoders\[documents\]'"):
+        parse(tmp_path / f"a.{ending}")
+
+
 PYTHON = '''#!/usr/bin/env python
 """Tools for reading files of many formats."""
 
