@@ -163,5 +163,4 @@ TEXT_FORMATS: dict[str, Callable[[str], Parsed]] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), html_blocks),
     **{".rst": rst_blocks, ".txt": _txt, ".ipynb": _notebook, ".py": _python},
 }
-OFFICE_FORMATS = dict.fromkeys((".pdf", ".docx", ".pptx"), _office)
-BINARY_FORMATS: dict[str, Callable[[Path], Parsed]] = {".epub": _epub, **OFFICE_FORMATS}
+BINARY_FORMATS = {".epub": _epub, ".pdf": _office, ".docx": _office, ".pptx": _office}
