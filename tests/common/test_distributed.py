@@ -152,13 +152,13 @@ def test_sigterm_to_one_or_both_stops_both_and_the_resumed_run_is_the_uninterrup
     ("flags", "steps"),
     [
         # 103 rows are two steps of 2 x 20 and 23 rows that are left out
-        (["--num_train_epochs", "2", "--validation_samples", "7", "--eval_strategy", "epoch"], 4),
+        (["--num_train_epochs", "2", "--validation_samples", "77", "--eval_strategy", "epoch"], 4),
         (["--streaming", "--max_steps", "5"], 5),
     ],
     ids=["rows", "stream"],
 )
 def test_rows_that_cannot_be_shared_evenly_hang_nothing(bert_folder, sentences, flags, steps, tmp_path):
-    (tmp_path / "texts.txt").write_text("\n".join(sentences[:110]))
+    (tmp_path / "texts.txt").write_text("\n".join(sentences[:180]))
     command = ["run_mirror.py", "--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt"]
     command += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", "20", "--bf16", "false"]
     command += ["--max_seq_length", "24", "--gather_negatives", "--ddp_timeout", "60", "--dataloader_num_workers", "2"]
