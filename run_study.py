@@ -44,7 +44,7 @@ def main() -> None:
     if args.list:
         sys.stdout.write("".join(f"  {name:<15} {study.title}\n" for name, study in STUDIES.items()))
         return
-    study = find_study(args.study, args.rows)
+    study = find_study(args.study, args.rows, args.parts)
 
     from mirror.common.files import lock_output_dir
     from mirror.evaluation.run import default_data_dir
@@ -101,7 +101,7 @@ def main() -> None:
         sys.stdout.write(format_report(base))
         draw([base], output_dir / "figure")
         logger.info("Saved table.md, results.csv and figure.png, .svg and .pdf to %s", output_dir)
-    if study.is_cmlm and not (run.waiting or args.keep_models or args.stages_dir or args.rows):
+    if study.is_cmlm and not (run.waiting or args.keep_models or args.stages_dir or args.rows or args.parts):
         remove_stages(setup.stages_dir)
     if failed:
         raise InputError(f"{len(failed)} of {len(now)} cells failed: {', '.join(failed)}; run the same command again")
@@ -128,6 +128,8 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
         "..., 132, or all ten in the studies whose cells take less than a minute on the embedded model)")  # fmt: skip
     add("--rows", nargs="+", default=[], metavar="ROW",
         help='Rows of the table to run, for example "before" "Mirror" in table3. (default: all)')  # fmt: skip
+    add("--parts", nargs="+", default=[], metavar="PART",
+        help="Parts of the table to run, for example word in figure5. (default: all)")  # fmt: skip
     add = parser.add_argument_group("Data").add_argument
     add("--data_dir", metavar="D", help="Path to the evaluation data. (default: $MIRROR_DATA_DIR, or 'data')")
     add("--corpus_dir", nargs="+", metavar="C",

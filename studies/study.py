@@ -227,14 +227,17 @@ PATHS = [Path(__file__).with_name("grids") / f"{name}.yaml" for name in ("mirror
 STUDIES = {name: study for path in PATHS for name, study in read_studies(path).items()}
 
 
-def find_study(name: str, rows: Sequence[str] = ()) -> Study:
-    """Return the study of that name, restricted to `rows` if there are any. An unknown name or row is an `InputError`."""
+def find_study(name: str, rows: Sequence[str] = (), parts: Sequence[str] = ()) -> Study:
+    """Return the study of that name, restricted to `rows` and `parts` if there are any. An unknown name is an `InputError`."""
     if name not in STUDIES:
         raise InputError(f"unknown study '{name}'{did_you_mean(name, STUDIES)}; --list prints all names")
     study = replace(STUDIES[name], name=name)
-    known = list(dict.fromkeys(cell.row for cell in study.cells))
-    for row in rows:
-        if row not in known:
-            rows_of_it = ", ".join(map(repr, known))
-            raise InputError(f"{name} has no row '{row}'{did_you_mean(row, known)} (rows: {rows_of_it})")
-    return replace(study, cells=tuple(cell for cell in study.cells if cell.row in rows)) if rows else study
+    for kind, asked in (("row", rows), ("part", parts)):
+        known = list(dict.fromkeys(getattr(cell, kind) for cell in study.cells))
+        for value in asked:
+            if value not in known:
+                its = f"{kind}s: {', '.join(map(repr, known))}" if any(known) else f"it has no {kind}s"
+                raise InputError(f"{name} has no {kind} '{value}'{did_you_mean(value, known)} ({its})")
+        if asked:
+            study = replace(study, cells=tuple(cell for cell in study.cells if getattr(cell, kind) in asked))
+    return study

@@ -84,6 +84,13 @@ def test_an_unknown_study_suggests_the_most_similar():
         find_study("tabel3")
 
 
+def test_a_study_is_restricted_to_rows_and_parts():
+    cells = find_study("figure5", ["1000", "10000"], ["word"]).cells
+    assert [(cell.row, cell.part) for cell in cells] == [("1000", "word"), ("10000", "word")]
+    with pytest.raises(InputError, match="figure5 has no part 'words'; did you mean 'word'. .parts: 'word', 'phrase'"):
+        find_study("figure5", parts=["words"])
+
+
 @pytest.mark.parametrize(
     ("name", "model", "printed"),
     [
