@@ -166,14 +166,17 @@ def _trade(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     before = {
         record["part"]: record["tasks"]["stsb"]["main_score"] for record in base.records if record["seed"] is None
     }
-    runs = [record for record in base.records if OWN_TEXT in record["tasks"] and record["part"] in before]
+    trained = [record for record in base.records if record["seed"] is not None]
+    runs = [record for record in trained if OWN_TEXT in record["tasks"] and record["part"] in before]
     if figure is None:
         return 7.2, 4.4
-    methods, corpora = (list(dict.fromkeys(map(of, runs))) for of in (base_of, lambda run: run["part"]))
+    cells = [cell for cell in base.study.cells if cell.corpora]  # of the study, so that all panels look alike
+    colors = dict(zip(dict.fromkeys(base_of({"row": cell.row}) for cell in cells), COLORS, strict=False))
+    markers = dict(zip(dict.fromkeys(cell.part for cell in cells), MARKERS, strict=False))
     axes = figure.subplots()
     for run in runs:
         own_text, change = run["tasks"][OWN_TEXT], run["tasks"]["stsb"]["main_score"] - before[run["part"]]
-        style = {"color": COLORS[methods.index(base_of(run))], "marker": MARKERS[corpora.index(run["part"])]}
+        style = {"color": colors[base_of(run)], "marker": markers[run["part"]]}
         axes.scatter(own_text["main_score"] - own_text["before"], change, s=30, **style)
     axes.margins(0.1)
     axes.axhline(0, color="gray", linewidth=0.6)
@@ -181,9 +184,11 @@ def _trade(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     for scale in (axes.set_xscale, axes.set_yscale):
         scale("symlog", linthresh=0.02)  # methods that destroy an encoder lie far from those that change it a little
     axes.set(xlabel="gain on its own text", ylabel="change of STS-B")
-    keys = [Line2D([], [], linestyle="", marker=MARKERS[0], color=color) for color in COLORS[: len(methods)]]
-    keys += [Line2D([], [], linestyle="", marker=marker, color="gray") for marker in MARKERS[: len(corpora)]]
-    figure.legend(keys, [*methods, *corpora], loc="outside lower center", frameon=False, ncols=4, fontsize=8)
+    methods, corpora = {base_of(run) for run in runs}, {run["part"] for run in runs}
+    looks = {method: {"marker": MARKERS[0], "color": color} for method, color in colors.items() if method in methods}
+    looks |= {corpus: {"marker": marker, "color": "gray"} for corpus, marker in markers.items() if corpus in corpora}
+    keys = [Line2D([], [], linestyle="", **look) for look in looks.values()]
+    figure.legend(keys, list(looks), loc="outside lower center", frameon=False, ncols=4, fontsize=8)
 
 
 def _languages(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
