@@ -231,13 +231,14 @@ def find_study(name: str, rows: Sequence[str] = (), parts: Sequence[str] = ()) -
     """Return the study of that name, restricted to `rows` and `parts` if there are any. An unknown name is an `InputError`."""
     if name not in STUDIES:
         raise InputError(f"unknown study '{name}'{did_you_mean(name, STUDIES)}; --list prints all names")
-    study = replace(STUDIES[name], name=name)
+    study = STUDIES[name]
     for kind, asked in (("row", rows), ("part", parts)):
         known = list(dict.fromkeys(getattr(cell, kind) for cell in study.cells))
         for value in asked:
             if value not in known:
                 its = f"{kind}s: {', '.join(map(repr, known))}" if any(known) else f"it has no {kind}s"
                 raise InputError(f"{name} has no {kind} '{value}'{did_you_mean(value, known)} ({its})")
-        if asked:
-            study = replace(study, cells=tuple(cell for cell in study.cells if getattr(cell, kind) in asked))
-    return study
+    cells = [cell for cell in study.cells if (not rows or cell.row in rows) and (not parts or cell.part in parts)]
+    if not cells:
+        raise InputError(f"{name}: no row of --rows has a part of --parts; --dry_run without them lists the cells")
+    return replace(study, name=name, cells=tuple(cells))

@@ -89,6 +89,8 @@ def test_a_study_is_restricted_to_rows_and_parts():
     assert [(cell.row, cell.part) for cell in cells] == [("1000", "word"), ("10000", "word")]
     with pytest.raises(InputError, match="figure5 has no part 'words'; did you mean 'word'. .parts: 'word', 'phrase'"):
         find_study("figure5", parts=["words"])
+    with pytest.raises(InputError, match="rivals: no row of --rows has a part of --parts"):
+        find_study("rivals", ["TSDAE"], ["questions"])
 
 
 @pytest.mark.parametrize(
