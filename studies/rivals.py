@@ -34,6 +34,7 @@ PUBLISHED = {
 WARM_UP = 0.1
 DELETED = 0.6  # TSDAE, section 4.1
 MASKED = 0.15
+SAMPLED = 64  # texts whose memory is measured
 
 
 def main() -> None:
@@ -127,16 +128,33 @@ def _contrastive(model: SentenceTransformer, texts: Sequence[str], args: argpars
         loss = losses.DenoisingAutoEncoderLoss(model, tie_encoder_decoder=True)
     elif args.method == "ct":
         loss = losses.ContrastiveTensionLossInBatchNegatives(model)
-    elif args.method == "gist":
-        # Not within a view: both texts of a pair are the same, so the guide would not leave out a text as its own negative.
-        guide = SentenceTransformer(args.model_name_or_path)
-        loss = losses.GISTEmbedLoss(model, guide, 0.05, contrast_anchors=False, contrast_positives=False)
     else:
-        loss = losses.MultipleNegativesRankingLoss(model)
+        # The cached losses are the same in mini-batches, in a third more time.
+        size = _in_memory(model, texts, 2 * (args.per_device_train_batch_size or PUBLISHED[args.method][0]))
+        cached = {"mini_batch_size": size} if size else {}
+        if args.method == "simcse":
+            kind = losses.CachedMultipleNegativesRankingLoss if cached else losses.MultipleNegativesRankingLoss
+            loss = kind(model, **cached)
+        else:
+            # Not within a view: both texts of a pair are the same, so the guide would not leave out a text as its own negative.
+            kind = losses.CachedGISTEmbedLoss if cached else losses.GISTEmbedLoss
+            guide = SentenceTransformer(args.model_name_or_path)
+            loss = kind(model, guide, 0.05, contrast_anchors=False, contrast_positives=False, **cached)
     arguments = _arguments(SentenceTransformerTrainingArguments, args, batch_sampler=BatchSamplers.NO_DUPLICATES)
     rows = Dataset.from_dict(columns)
     SentenceTransformerTrainer(model, arguments, rows, loss=loss, callbacks=_stop_after(args.max_seconds)).train()
     return arguments
+
+
+def _in_memory(model: SentenceTransformer, texts: Sequence[str], batch: int) -> int | None:
+    """Return how many texts of a `batch` fit into a third of the memory. None: all of them, or the model is on a GPU."""
+    from mirror.data.cleaning import even_places
+    from mirror.training.gradient_cache import texts_in_memory
+
+    if model.device.type != "cpu":
+        return None
+    sample = model.train().preprocess([texts[place] for place in even_places(len(texts), SAMPLED)])
+    return texts_in_memory(lambda: model(sample), model.parameters(), len(sample["input_ids"]), batch)
 
 
 def _masked_lm(model: SentenceTransformer, texts: Sequence[str], args: argparse.Namespace):

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from unittest.mock import Mock
+
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -9,6 +14,7 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from mirror.common.errors import InputError
+from mirror.training import gradient_cache
 from mirror.training.record import RunRecord
 from studies import rivals
 from studies.cell import own_text_of
@@ -68,6 +74,27 @@ def test_weights_are_merged_with_those_of_the_base(encoder, texts, tmp_path, mon
     for name, value in base.items():
         torch.testing.assert_close(quarter[name], 0.75 * value + 0.25 * whole[name])
     assert any((whole[name] - value).abs().max() > 1e-4 for name, value in base.items())
+
+
+@pytest.mark.parametrize("method", ["simcse", "gist"])
+def test_a_batch_too_large_for_the_memory_gives_the_same_encoder(method, encoder, texts, tmp_path, monkeypatch):
+    still = tmp_path / "still"  # without dropout, whose draws depend on the size of the mini-batches
+    shutil.copytree(encoder, still)
+    config = json.loads((still / "config.json").read_text())
+    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    (still / "config.json").write_text(json.dumps(config))
+    flags = ["--model_name_or_path", str(still), "--train_file", texts, "--method", method]
+    flags += ["--validation_samples", "60", "--learning_rate", "1e-3", "--per_device_train_batch_size", "25"]
+    vectors = [SentenceTransformer(str(still)).encode(["a text", "some others"])]
+    for size in (None, 7):
+        fitting = Mock(return_value=size)
+        monkeypatch.setattr(gradient_cache, "texts_in_memory", fitting)
+        adapt(monkeypatch, *flags, "--output_dir", str(tmp_path / str(size)))
+        assert fitting.call_args.args[2:] == (64, 50)  # texts measured, and those of both sides of a batch
+        vectors.append(SentenceTransformer(str(tmp_path / str(size))).encode(["a text", "some others"]))
+    before, whole, parts = vectors
+    assert abs(whole - before).max() > 0.01
+    np.testing.assert_allclose(parts, whole, atol=1e-4)
 
 
 def test_a_limit_on_the_time_ends_training(encoder, texts, tmp_path, monkeypatch, caplog):
