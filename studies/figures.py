@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator
 
 from mirror.evaluation.plots import COLORS, draw_histograms, draw_roc_curves, save
 from mirror.training.options import OWN_TEXT
@@ -22,6 +23,7 @@ PANELS_PER_ROW = 3
 BEST = 20  # rows of a search for hyperparameters that are drawn
 WIDEST = 13.0  # inches; base models stand side by side if the figure is not wider
 MARKERS = "osD^"
+CHANGES = (-0.5, -0.2, -0.1, -0.05, -0.02, -0.01, 0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)  # ticks
 QUERIES = ("de", "fr", "zh")  # the query languages of CMLM's Figure 2
 
 
@@ -181,8 +183,11 @@ def _trade(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
     axes.margins(0.1)
     axes.axhline(0, color="gray", linewidth=0.6)
     axes.axvline(0, color="gray", linewidth=0.6)
-    for scale in (axes.set_xscale, axes.set_yscale):
-        scale("symlog", linthresh=0.02)  # methods that destroy an encoder lie far from those that change it a little
+    axes.set_xscale("symlog", linthresh=0.02)  # what destroys an encoder lies far from what changes it a little
+    axes.set_yscale("symlog", linthresh=0.02)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(FixedLocator(CHANGES))
+        axis.set_major_formatter(lambda change, _: f"{change:+g}" if change else "0")
     axes.set(xlabel="gain on its own text", ylabel="change of STS-B")
     methods, corpora = {base_of(run) for run in runs}, {run["part"] for run in runs}
     looks = {method: {"marker": MARKERS[0], "color": color} for method, color in colors.items() if method in methods}

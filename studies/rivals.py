@@ -34,7 +34,7 @@ PUBLISHED = {
 WARM_UP = 0.1
 DELETED = 0.6  # TSDAE, section 4.1
 MASKED = 0.15
-SAMPLED = 64  # texts whose memory is measured
+LONGEST = 16  # texts whose memory is measured: a batch is padded to its longest
 
 
 def main() -> None:
@@ -148,13 +148,13 @@ def _contrastive(model: SentenceTransformer, texts: Sequence[str], args: argpars
 
 def _in_memory(model: SentenceTransformer, texts: Sequence[str], batch: int) -> int | None:
     """Return how many texts of a `batch` fit into a third of the memory. None: all of them, or the model is on a GPU."""
-    from mirror.data.cleaning import even_places
     from mirror.training.gradient_cache import texts_in_memory
 
     if model.device.type != "cpu":
         return None
-    sample = model.train().preprocess([texts[place] for place in even_places(len(texts), SAMPLED)])
-    return texts_in_memory(lambda: model(sample), model.parameters(), len(sample["input_ids"]), batch)
+    longest = sorted(texts, key=len)[-LONGEST:]
+    sample = model.train().preprocess(longest)
+    return texts_in_memory(lambda: model(sample), model.parameters(), len(longest), batch)
 
 
 def _masked_lm(model: SentenceTransformer, texts: Sequence[str], args: argparse.Namespace):

@@ -90,7 +90,7 @@ def test_a_batch_too_large_for_the_memory_gives_the_same_encoder(method, encoder
         fitting = Mock(return_value=size)
         monkeypatch.setattr(gradient_cache, "texts_in_memory", fitting)
         adapt(monkeypatch, *flags, "--output_dir", str(tmp_path / str(size)))
-        assert fitting.call_args.args[2:] == (64, 50)  # texts measured, and those of both sides of a batch
+        assert fitting.call_args.args[2:] == (16, 50)  # texts measured, and those of both sides of a batch
         vectors.append(SentenceTransformer(str(tmp_path / str(size))).encode(["a text", "some others"]))
     before, whole, parts = vectors
     assert abs(whole - before).max() > 0.01
