@@ -14,7 +14,6 @@ from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
 from mirror.common.errors import InputError
-from mirror.training import gradient_cache
 from mirror.training.record import RunRecord
 from studies import rivals
 from studies.cell import own_text_of
@@ -85,10 +84,11 @@ def test_a_batch_too_large_for_the_memory_gives_the_same_encoder(method, encoder
     (still / "config.json").write_text(json.dumps(config))
     flags = ["--model_name_or_path", str(still), "--train_file", texts, "--method", method]
     flags += ["--validation_samples", "60", "--learning_rate", "1e-3", "--per_device_train_batch_size", "25"]
+    monkeypatch.setattr("mirror.training.config.choose_precision", lambda *_: (False, False, "float32"))
     vectors = [SentenceTransformer(str(still)).encode(["a text", "some others"])]
     for size in (None, 7):
         fitting = Mock(return_value=size)
-        monkeypatch.setattr(gradient_cache, "texts_in_memory", fitting)
+        monkeypatch.setattr("mirror.training.gradient_cache.texts_in_memory", fitting)
         adapt(monkeypatch, *flags, "--output_dir", str(tmp_path / str(size)))
         assert fitting.call_args.args[2:] == (16, 50)  # texts measured, and those of both sides of a batch
         vectors.append(SentenceTransformer(str(tmp_path / str(size))).encode(["a text", "some others"]))
