@@ -125,8 +125,7 @@ def ranks_in_scores(scores: np.ndarray, gold: np.ndarray) -> np.ndarray:
 
 def distinct_rows(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the first index of each distinct row of (N, D), (U,) ascending, and the group that each row belongs to, (N,)."""
-    # A matrix product rounds a column differently at different positions of a block, so equal entries would get unequal scores.
-    # Searched once, they get the same score.
+    # Equal entries are searched once: a matrix product rounds equal columns differently at different places of a block.
     digests = np.fromiter((xxhash.xxh3_128_digest(row) for row in vectors), dtype="S16", count=len(vectors))
     _, first, group = np.unique(digests, return_index=True, return_inverse=True)
     by_index = first.argsort()

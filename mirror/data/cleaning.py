@@ -40,6 +40,11 @@ class Corpus:
     equal_pairs: int = 0  # unordered pairs of equal texts among the rows read: each can be a false negative
     held_out_rows: int = 0
 
+    @property
+    def has_pairs(self) -> bool:
+        """Whether the rows have a second text."""
+        return "text_pair" in (self.rows.column_names or ())
+
     def sample_texts(self, count: int = 8) -> list[str]:
         """Return `count` texts from everywhere in the corpus, or the first ones of a stream."""
         if isinstance(self.rows, IterableDataset):

@@ -16,7 +16,7 @@ from mirror.common.errors import INSTEAD, InputError, hub_failure, one_line
 from mirror.data.cache import load_dataset, map_rows
 from mirror.data.cleaning import Corpus, clean
 from mirror.data.docstrings import collect, training_texts
-from mirror.data.document_corpus import docstring_pairs, document_corpus, neighbor_pairs, pair_kinds
+from mirror.data.document_corpus import docstring_pairs, document_corpus, pair_kinds
 from mirror.data.documents import are_documents
 from mirror.data.files import ending_of, expand_paths, reading
 from mirror.data.source import PASSAGE_TOKENS, CorpusSource, source_name
@@ -69,9 +69,8 @@ def load_texts(source: CorpusSource) -> list[str]:
 
 
 def load_passages(source: CorpusSource) -> Corpus:
-    """Call `load_corpus`, for documents without pairs."""
-    of_documents = source.train_file and are_documents(source.train_file)
-    return load_corpus(replace(source, pairs=["none"]) if of_documents else source)
+    """Call `load_corpus`, without the pairs of documents."""
+    return load_corpus(replace(source, pairs=["none"]))
 
 
 def load_training_corpus(source: CorpusSource, **documents) -> Corpus:
@@ -139,11 +138,6 @@ def _strings(cells: Iterable, column: str) -> list[str]:
     return texts
 
 
-def has_pairs(texts: Texts) -> bool:
-    """Return whether the rows that `as_corpus` makes of `texts` have a second text."""
-    return "text_pair" in _columns_in(texts.rows if isinstance(texts, Corpus) else texts)
-
-
 def read_batches(rows: Dataset | IterableDataset, batch_size: int, name: str) -> Iterator[dict[str, list]]:
     """Yield `rows.iter(batch_size)` with the errors of `mirror.data.files.reading`."""
     with reading(name):
@@ -152,27 +146,21 @@ def read_batches(rows: Dataset | IterableDataset, batch_size: int, name: str) ->
 
 def _check_pairs(source: CorpusSource) -> None:
     """Raise an `InputError` for kinds of pairs that texts without structure do not have."""
-    if not set(source.pairs or ()) <= {"none", "neighbor"}:
-        fix = "leave it out, give neighbor, or name the columns of a table with --pair_columns"
+    if pair_kinds(source, []):
+        fix = "leave it out, or name the columns of a table with --pair_columns"
         raise InputError(f"--pairs {' '.join(source.pairs)} needs documents; {fix}")
-    if "neighbor" in (source.pairs or ()):
-        for name in ("pair_columns", "pair_separator", "streaming"):
-            if getattr(source, name):
-                raise InputError(f"--pairs neighbor does not go with --{name}; leave one of them out")
 
 
 def _corpus_of(rows: Dataset | IterableDataset, source: CorpusSource, name: str) -> Corpus:
     _check_pairs(source)
     is_stream = isinstance(rows, IterableDataset)
-    if is_stream and pair_kinds(source, []):
-        raise InputError("--pairs neighbor does not go with a stream; pass a dataset")
     corpus = Corpus(rows.filter(_have_text, batched=True), source) if is_stream else clean(rows, source)
     with reading(name):
         if next(iter(corpus.rows), None) is None:
             raise InputError(f"{name}: no text in it")
     if is_stream and source.max_train_samples:
         corpus.rows = corpus.rows.take(source.max_train_samples)
-    return neighbor_pairs(corpus) if pair_kinds(source, []) else corpus
+    return corpus
 
 
 def text_rows(source: CorpusSource, strip: bool = True, id_column: str | None = None) -> Dataset | IterableDataset:

@@ -21,7 +21,7 @@ from mirror.common.errors import InputError
 from mirror.data.cleaning import Corpus
 from mirror.data.docstrings import Docstring, search_pairs, split_name, training_texts
 from mirror.data.documents import Document, Passage, Section, read_documents
-from mirror.data.source import AUTO_PAIRS, PAIR_KINDS, PASSAGE_TOKENS, CorpusSource, source_name
+from mirror.data.source import PAIR_KINDS, PASSAGE_TOKENS, CorpusSource, source_name
 
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ FREQUENT = (3, 0.005, 10)  # an anchor on more sections says little: at least 3,
 EXAMPLES = 3
 # A document with a larger share of all passages is split by chapter: a tenth is held out, and an interval needs five parts.
 LARGE_SHARE = 0.02
+TITLES = (
+    0.2  # share of the texts that are followed by one twice as long, where there are titles (names and summaries: 0.4)
+)
+TRIED = 10_000  # texts that show whether there are titles
 # "1.2. " before a heading.
 NUMBERING = re.compile(r"^(\W*\d+)+[.):]?\s+(?=\w)")
 
@@ -57,7 +61,7 @@ class StructurePairs(NamedTuple):
     dropped: Counter[str]
 
 
-def structure_pairs(documents: Sequence[Document], kinds: Sequence[str] = AUTO_PAIRS) -> StructurePairs:
+def structure_pairs(documents: Sequence[Document], kinds: Sequence[str] = PAIR_KINDS) -> StructurePairs:
     """Return the pairs of these kinds, each once, in the order of the documents.
 
     Left out, and counted: anchors that stand on many sections, such as "Introduction", equal sides, short passages.
@@ -73,7 +77,7 @@ def structure_pairs(documents: Sequence[Document], kinds: Sequence[str] = AUTO_P
     dropped = Counter()
     for kind, anchor, passage, name in found:
         key = (anchor.lower(), passage.text.lower())
-        if len(places[name.lower()]) > limit and kind != "neighbor":
+        if len(places[name.lower()]) > limit:
             dropped[f"anchors on more than {limit:.0f} sections"] += 1
         elif len(passage.text) < MIN_LENGTH or not re.search(r"[^\W\d]", anchor):
             dropped["too short"] += 1
@@ -106,8 +110,6 @@ def _candidates(documents: Sequence[Document]) -> Iterator[tuple[str, str, Passa
             for text, address in (link for block in section.blocks for link in block.links):
                 if passage := target_of(document.file, address):
                     yield "link", text, passage, text
-        for before, after in pairwise(prose):
-            yield "neighbor", before.text, after, before.text
 
 
 def _link_targets(documents: Sequence[Document]) -> Callable[[str, str], Passage | None]:
@@ -203,24 +205,44 @@ def docstring_pairs(entries: Iterable[Docstring], source: CorpusSource) -> Corpu
     return mixture(pairs, {text: len(pairs) + at for at, text in enumerate(training_texts(entries))}, source)
 
 
-def neighbor_pairs(corpus: Corpus) -> Corpus:
-    """Return each text of a corpus with the next one as a pair, for texts whose order says which belong together.
+def title_pairs(corpus: Corpus) -> Corpus:
+    """Return each title of a corpus with the text after it as a pair, and the other texts without one."""
+    source, rows = corpus.source, corpus.rows
+    if source.pairs or source.keep_duplicates or corpus.has_pairs or not isinstance(rows, Dataset):
+        return corpus
+    for count in (TRIED, len(rows)):  # a large corpus without titles is not read as a whole
+        texts = rows["text"][:count]
+        if not (titles := _titles(texts)):
+            return corpus
+    message = "%d of %d texts are titles of the texts after them, and train as pairs with these (--pairs none: alone)"
+    logger.info(message, len(titles), len(texts))
+    size = min(100, 1 + len(texts) // 50)  # so many consecutive texts are a document, which is held out as a whole
+    pairs = [(texts[at], texts[at + 1], at // size) for at in titles]
+    return replace(corpus, rows=mixture(pairs, {text: at // size for at, text in enumerate(texts)}, source).rows)
 
-    A number of consecutive texts counts as a document, which is held out as a whole.
+
+def _titles(texts: Sequence[str]) -> list[int]:
+    """Return the places of the titles: texts at most half as long as the next one, in words, that share one with it.
+
+    There are none unless a fifth of the texts are followed by one twice as long, half of these share a word with it, and
+    clearly fewer share one with a shorter text *after* them: neighbors in prose do both alike. Nor has a sorted list titles.
     """
-    texts = corpus.rows["text"][:]
-    size = min(100, 1 + len(texts) // 50)
-    pairs = [(*pair, at // size) for at, pair in enumerate(pairwise(texts))]
-    if not pairs:
-        raise InputError("--pairs neighbor: the corpus has one text only; give more")
-    found = mixture(pairs, {text: at // size for at, text in enumerate(texts)}, corpus.source)
-    return replace(corpus, rows=found.rows)
+    sizes = [len(text.split()) for text in texts]
+    before = [at for at, (first, second) in enumerate(pairwise(sizes)) if 2 * first <= second]
+    after = [at for at, (first, second) in enumerate(pairwise(sizes)) if first >= 2 * second]
+    words = [{word[:5] for word in re.findall(r"\w{4,}", text.lower())} for text in texts]  # the stem, as it were
+    own, other = ([at for at in places if words[at] & words[at + 1]] for places in (before, after))
+    shares = [len(own) / max(1, len(before)), len(other) / max(1, len(after))]
+    is_sorted = sum(first <= second for first, second in pairwise(texts)) > 0.8 * len(texts)
+    if is_sorted or len(before) < TITLES * len(texts) or shares[0] < max(0.5, 1.5 * shares[1]):
+        return []
+    return sorted({*own} - {at + 1 for at in own})  # the text of a title is none itself
 
 
 def pair_kinds(source: CorpusSource, default: list[str]) -> list[str]:
     """Return the kinds of pairs that `--pairs` names, none for none."""
     kinds = source.pairs or default
-    return list(AUTO_PAIRS) if "auto" in kinds else [kind for kind in kinds if kind != "none"]
+    return list(PAIR_KINDS) if "auto" in kinds else [kind for kind in kinds if kind != "none"]
 
 
 def mixture(
@@ -231,11 +253,7 @@ def mixture(
     A pair is anchor, positive and number of its document. `texts` has these numbers by text.
     """
     paired = {text for pair in pairs for text in pair[:2]}
-    single = [text for text in texts if text not in paired]
-    if source.pair_share is not None and pairs:
-        single += [text for text in texts if text in paired]
-        single = single[: round(len(pairs) * (1 - source.pair_share) / source.pair_share)]
-    rows = pairs + [(text, "", texts[text]) for text in single]
+    rows = pairs + [(text, "", of) for text, of in texts.items() if text not in paired]
     random.Random(0).shuffle(rows)  # so that --max_train_samples takes some of every document
     rows = rows[: source.max_train_samples]
     first, second, document = map(list, zip(*rows, strict=True))

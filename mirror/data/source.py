@@ -9,8 +9,7 @@ from mirror.common.cli import at_least, condition, each_of, flag, run_checks
 from mirror.common.errors import InputError
 
 
-PAIR_KINDS = ("question", "title", "heading", "signature", "link", "neighbor")
-AUTO_PAIRS = PAIR_KINDS[:-1]  # neighbors share a topic, not a meaning, and outnumber all others
+PAIR_KINDS = ("question", "title", "heading", "signature", "link")
 # Of documents. Longer ones take more time, and with shorter ones headings gain less (docs/documents.md).
 PASSAGE_TOKENS = 128
 
@@ -76,12 +75,9 @@ class CorpusSource(SourceArguments):
     )
     pairs: Annotated[list[str] | None, each_of(("auto", "none", *PAIR_KINDS))] = flag(
         None,
-        "Pairs to train on from the structure of documents: none, auto (all but neighbor), or kinds of them: "
-        f"{', '.join(PAIR_KINDS)}. Default: auto for documents. Name them to use those of the docstrings too. Files of texts "
-        "have neighbor only: each text and the next one, where their order says which belong together.",
-    )
-    pair_share: Annotated[float | None, condition(lambda value: 0 < value <= 1, "above 0, at most 1")] = flag(
-        None, "Share of pairs among the rows of documents. Default: all pairs, and each passage without one."
+        f"Pairs to train on from the structure of documents: none, auto, or kinds of them: {', '.join(PAIR_KINDS)}. Default: "
+        "auto for documents, and titles among texts for a base model that is an encoder. Name them to use those of the "
+        "docstrings too.",
     )
     strict: bool = flag(False, "Whether to refuse a txt file with a line over 1 MB instead of leaving the line out.")
     keep_duplicates: bool = flag(False, "Whether to keep repeated rows. Equal texts in a batch are false negatives.")

@@ -252,8 +252,7 @@ def make_plan(
             raise InputError(f"{needs}, which is missing; {fix}")
     if missing:
         logger.warning("No data in %s for %s", data_dir, " ".join(missing))
-    # A group requested by name is averaged over the members that have data, so results.json lists them. Other groups are
-    # averaged only if all their members are scored.
+    # A group requested by name is averaged over its members that have data, any other only if all members are scored.
     available, reported, lacking = {task.name for task in prepared}, {}, {}
     for group, members in all_groups(known).items():
         present = [name for name in members if name in available]

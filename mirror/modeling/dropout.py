@@ -60,9 +60,7 @@ def apply_dropout(x: Tensor, rate: float, paired: bool = False) -> Tensor:
     if paired:
         views = x.unflatten(0, (2, -1))  # (2, B, ...)
         return (views * dropout_mask(views[0], rate)).flatten(0, 1)
-    if x.device.type != "cpu":
-        return nn.functional.dropout(x, rate)
-    return x * dropout_mask(x, rate)
+    return x * dropout_mask(x, rate) if x.device.type == "cpu" else nn.functional.dropout(x, rate)
 
 
 def dropout_mask(like: Tensor, rate: float) -> Tensor:

@@ -86,7 +86,6 @@ def main() -> None:
         parser.error(f"--language {unknown[0]}: not a language code; use codes such as en, de or multilingual")
     if len(args.results or ()) > 2:
         parser.error("--results takes one file, or two: before and after training")
-
     from mirror.training.card import write_card, write_scores  # imported late to keep --help fast
 
     if args.results:

@@ -80,7 +80,6 @@ def main() -> None:
         raise InputError(f"--texts {args.texts}: {error}; give more texts, or queries with --tasks") from error
     texts = list(dict.fromkeys(row.get("text_pair") or row["text"] for row in rows or ()))  # without headings
     output_dir = make_output_folder(args.output_dir)
-
     paths = dict(zip(short_names(models), models, strict=True))
     systems, lexical = [], lexical_by_own_text(tests) if tests else None
     for name, path in paths.items():
@@ -94,7 +93,6 @@ def main() -> None:
         logger.info("%s: %.3f", name, system.score)
         systems.append(system)
     order, margins, differences = rank([*systems, *([lexical] if lexical else [])])
-
     lines = [format_table(order, margins), "", *map(str, differences), "", advice(order, paths, args)]
     report = "\n".join(lines) + "\n"
     sys.stdout.write(report)

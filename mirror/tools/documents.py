@@ -19,7 +19,7 @@ import sys
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.cli import Parser, configure_logging, positive
 from mirror.common.errors import InputError, run_main
-from mirror.data.source import AUTO_PAIRS, PAIR_KINDS, PASSAGE_TOKENS
+from mirror.data.source import PAIR_KINDS, PASSAGE_TOKENS
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
     add("documents", nargs="+", metavar="DOCS", help="Folders or files of documents.")
     add("--output", required=True, metavar="FILE", help="Path of the JSON lines to write.")
     add("--pairs", nargs="+", choices=("auto", *PAIR_KINDS), default=["auto"], metavar="KIND",
-        help=f"Kinds of pairs: {', '.join(PAIR_KINDS)}, or auto for all of them but neighbor.")  # fmt: skip
+        help=f"Kinds of pairs: {', '.join(PAIR_KINDS)}, or auto for all of them.")  # fmt: skip
     add("--model_name_or_path", default=str(EMBEDDED_MODEL), metavar="M",
         help="Model whose tokenizer counts the tokens of a passage. Default: the embedded model.")  # fmt: skip
     add("--max_seq_length", type=positive, default=PASSAGE_TOKENS, metavar="N", help="Maximum tokens per passage.")
@@ -42,7 +42,7 @@ def main() -> None:
     from mirror.modeling.backbone import tokenizer_of
 
     documents = read_documents(args.documents, tokenizer_of(args.model_name_or_path), args.max_seq_length)
-    found = structure_pairs(documents, AUTO_PAIRS if "auto" in args.pairs else args.pairs)
+    found = structure_pairs(documents, PAIR_KINDS if "auto" in args.pairs else args.pairs)
     if not found.pairs:
         raise InputError(f"{' '.join(args.documents)}: no pairs; no heading, question, name or link leads to a text")
     rows = (pair._asdict() for pair in found.pairs)

@@ -246,7 +246,6 @@ def main() -> None:
     from mirror.training.finish import after_encoding
 
     state = join_processes(args.ddp_timeout)
-
     trust.grant(args.allow_pickle, args.trust_remote_code)
 
     # ---- Rows, model, folder ---------------------------------------------------------------------------------------

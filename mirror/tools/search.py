@@ -66,7 +66,6 @@ def main() -> None:
         raise InputError(f"{args.texts}: {what}; leave out the flags of columns and --qrels")
     documents = None if is_folder or from_index else read_texts(args)
     queries = read_queries(args) if args.queries else {"": args.query} if args.query is not None else None
-
     from mirror.common import trust
     from mirror.common.vectors import top_k, unit_length
     from mirror.evaluation.benchmark_formats import read_qrels, search

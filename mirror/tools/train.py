@@ -37,14 +37,12 @@ def main() -> None:
     if config.keep:
         make_kept_score(config.keep, config.data_dir)
     checkpoint = preflight(config, script_args.model_name_or_path)
-
     with config.main_process_first(desc="corpus"):
         passages = {}
         if data_args.train_file and are_documents(data_args.train_file):
             model = script_args.model_name_or_path
             passages = {"tokenizer": partial(tokenizer_of, model), "max_tokens": passage_length(model, config)}
         corpus = load_training_corpus(data_args.source(), **passages)
-
     trainer = MirrorTrainer(model=script_args.model_name_or_path, args=config, train_dataset=corpus)
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.finish()  # save, verify, record, card, push

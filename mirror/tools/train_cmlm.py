@@ -37,7 +37,6 @@ def parse_cmlm_arguments(argv: list[str] | None = None) -> tuple[ScriptArguments
     if stage == "nli" and not data.nli_file:
         raise InputError("--stage nli learns from labeled pairs; give --nli_file")
     data.check_files()
-
     from mirror.cmlm.trainer import CMLMConfig
 
     return parse_flags((ScriptArguments, CMLMDataArguments, CMLMConfig), argv)
@@ -53,10 +52,8 @@ def main() -> None:
     from mirror.training.run_setup import preflight
 
     checkpoint = preflight(config, script_args.model_name_or_path)
-
     with config.main_process_first(desc="documents and pairs"):
         parts, bitext = read_stage_data(config.stage, data_args)
-
     trainer = CMLMTrainer(
         model=script_args.model_name_or_path,
         args=config,

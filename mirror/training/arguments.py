@@ -38,7 +38,6 @@ def parse_arguments(
         (ScriptArguments, CorpusSource, MirrorOptions), argv, f"{description}\n{OTHER_DEFAULTS}."
     )
     data_args.check_files()
-
     from mirror.training.config import MirrorConfig  # late: it imports torch
 
     return parse_flags((ScriptArguments, CorpusSource, MirrorConfig), argv)

@@ -58,9 +58,15 @@ class BaseEncoder:
     max_seq_length: int
 
 
+def settings_of(model: str | PreTrainedModel) -> dict:
+    """Return what the checkpoint says of the encoder that it holds, nothing of a language model."""
+    name = model if isinstance(model, str) else model.name_or_path
+    return checkpoint_settings(name) if name else {}
+
+
 def passage_length(model: str | PreTrainedModel, args: MirrorConfig) -> int:
     """Return the tokens of a passage of documents: at most those of an encoder's texts, unless `args` has a number."""
-    known = checkpoint_settings(name) if (name := model if isinstance(model, str) else model.name_or_path) else {}
+    known = settings_of(model)
     own = args.own_length(known.get("pooling"), known.get("max_seq_length"))
     longest = args.max_seq_length if args.level == "passage" else PASSAGE_TOKENS
     return min(own, longest) if own else args.max_seq_length
@@ -80,8 +86,7 @@ def load_base(
     if not isinstance(model, str) and any(type(each).__module__.startswith("peft.") for each in model.modules()):
         advice = "pass model.merge_and_unload(), and lora_rank for new ones"
         raise InputError(f"a model with adapters of peft is not trained as it is; {advice}")
-    name = model if isinstance(model, str) else model.name_or_path
-    known = checkpoint_settings(name) if name else {}
+    name, known = model if isinstance(model, str) else model.name_or_path, settings_of(model)
     if isinstance(model, str):  # with the pooling of the base, which may need its pooler
         model, own_tokenizer = load_backbone(model, args.pooling or known.get("pooling") or "mean")
         tokenizer = tokenizer or own_tokenizer

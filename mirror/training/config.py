@@ -215,6 +215,11 @@ class MirrorConfig(MirrorOptions, BaseConfig):
         """Return the `length` of the texts of a base encoder with this `pooling`, or None where this run has another."""
         return length if self.pooling in (None, pooling) and "max_seq_length" not in self.given else None
 
+    def finds_titles(self, pooling: str | None) -> bool:
+        """Return whether titles among the texts become pairs: for a base encoder that keeps its `pooling`, with default noise."""
+        keeps = pooling is not None and self.pooling in (None, pooling)
+        return keeps and self.level in options.TEXT_LEVELS and not self.given & {*options.TEXT_NOISE}
+
     def fit_batch(self, rows: int) -> None:
         """Make the default batch as small as a corpus of so many rows."""
         share = rows // self.world_size

@@ -61,8 +61,7 @@ BATCH_SIZE = 200  # section 3
 # Appendix B takes the mean for BERT on sentences, and the first token for all other models: of its own models those of
 # RoBERTa's kind. What it never tried, as every other architecture here, is pooled like BERT.
 CLS_FAMILIES = ("roberta", "xlm-roberta", "camembert")
-# The built-in losses: the name of --loss, and the class with a `from_config` that makes it. A new loss is one class
-# and one line.
+# The built-in losses: the name of --loss, and the class with a `from_config` that makes it.
 LOSSES = {
     **dict.fromkeys(("nt_xent", "decoupled", "one_way"), "mirror.training.losses.InfoNCE"),
     "multi_similarity": "mirror.training.losses.multi_similarity",

@@ -276,8 +276,7 @@ class StepChecks(TrainerCallback):
         if args.fp16:  # the scaler skips such a step
             return
         gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-        # A sum or a norm is finite only if all gradients are. A CPU sums in half the time of a norm; a GPU has one
-        # kernel for many norms.
+        # Finite only if all gradients are. A CPU sums in half the time of a norm; a GPU has one kernel for many norms.
         on_cpu = gradients[0].device.type == "cpu"
         total = sum(g.sum() for g in gradients) if on_cpu else torch.nn.utils.get_total_norm(gradients)
         if not torch.isfinite(total):

@@ -26,7 +26,8 @@ from mirror.common.vectors import alignment, uniformity
 from mirror.data.batches import FalseNegatives, MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.cache import content_of
 from mirror.data.cleaning import Corpus, even_places
-from mirror.data.corpus import as_corpus, has_pairs, load_corpus
+from mirror.data.corpus import as_corpus, load_corpus
+from mirror.data.document_corpus import title_pairs
 from mirror.data.source import source_settings
 from mirror.evaluation.encoding import EmbeddingCache, fingerprint
 from mirror.evaluation.own_text import are_names
@@ -37,7 +38,7 @@ from mirror.modeling.pooling import pool, without_first
 from mirror.modeling.read_checkpoint import ROLES
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training import selection
-from mirror.training.base_encoder import add_lora, load_base, merged, passage_length
+from mirror.training.base_encoder import add_lora, load_base, merged, passage_length, settings_of
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
 from mirror.training.gradient_cache import backward_through_cache, texts_in_memory
@@ -69,7 +70,8 @@ class MirrorTrainer(EncoderTrainer):
         model: Hub id, folder, or loaded encoder without a head. Default: the small model of this package.
         args: the configuration.
         train_dataset: a list of texts, a dataset with the column `text` (and `text_pair` for pairs), a stream of such
-            rows, or a `Corpus`. Blank and repeated texts are dropped. A `Corpus` is used as it is.
+            rows, or a `Corpus`, which is not cleaned again. Blank and repeated texts are dropped, and titles among the
+            texts become pairs for an encoder (`title_pairs`).
         processing_class: the tokenizer, if it is not beside the model.
         loss: a function or module of the two views (`mirror.training.losses`), instead of `args.loss`. Projection
             head and Matryoshka dimensions of `args` wrap it.
@@ -99,8 +101,10 @@ class MirrorTrainer(EncoderTrainer):
         self._score_kept = selection.make_kept_score(args.keep, args.data_dir) if args.keep else None
         with args.main_process_first(desc="texts"):
             train_dataset = as_corpus(train_dataset)
+            if args.finds_titles(settings_of(model).get("pooling")):
+                train_dataset = title_pairs(train_dataset)
         names = are_names(train_dataset.sample_texts(500))
-        self.base = load_base(model, processing_class, args, has_pairs(train_dataset), names)
+        self.base = load_base(model, processing_class, args, train_dataset.has_pairs, names)
         model, tokenizer = self.base.model, self.base.tokenizer
         objective = make_loss(args, self.base.dimension, loss)
         packed = configure_noise_and_packing(
@@ -157,9 +161,8 @@ class MirrorTrainer(EncoderTrainer):
         )
         self._ranks_before = None
         self._false_negatives: FalseNegatives | None = None
-        self._has_false_negatives = (
-            isinstance(rows, Dataset) and "text_pair" in rows.column_names and takes_false_negatives(objective)
-        )
+        pairs_at_once = isinstance(rows, Dataset) and self.corpus.has_pairs
+        self._has_false_negatives = pairs_at_once and takes_false_negatives(objective)
         if args.guide and not self._has_false_negatives:
             needs = "pairs, all at once, and a loss that takes false_negatives"
             raise InputError(f"--guide needs {needs}; leave it out, or see --pairs")
@@ -310,8 +313,7 @@ class MirrorTrainer(EncoderTrainer):
         self.log(metrics)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         if self.args.keep and not selection.is_within(self.state, self.args.keep_within):
-            # Trainer chooses the best checkpoint by what is returned here. A step that lost too much of --keep must
-            # not be chosen. The log above has its true scores.
+            # Trainer must not choose a step that lost too much of --keep. The log above has its true scores.
             chosen_by = f"{metric_key_prefix}_{self.args.metric_for_best_model.removeprefix('eval_')}"
             metrics = metrics | {chosen_by: -inf if self.args.greater_is_better else inf}
         return metrics

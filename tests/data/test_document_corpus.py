@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import sys
-from collections import Counter
-from itertools import pairwise
+from itertools import product
 
 import numpy as np
 import pytest
+from datasets import Dataset, IterableDataset
 
 from mirror.common.errors import InputError
 from mirror.data.cleaning import hold_out
-from mirror.data.corpus import load_corpus, load_texts, load_training_corpus
+from mirror.data.corpus import as_corpus, load_corpus, load_texts, load_training_corpus
 from mirror.data.docstrings import Docstring
+from mirror.data.document_corpus import title_pairs
 from mirror.data.source import CorpusSource
 from mirror.training.base_encoder import passage_length
 from mirror.training.config import MirrorConfig
@@ -51,13 +53,6 @@ def test_a_corpus_has_pairs_and_the_passages_without_one(folder, tokenizer):
     source = CorpusSource(train_file=[str(folder)], pairs="none")
     rows = load_corpus(source, tokenizer=lambda: tokenizer, max_tokens=24).rows
     assert rows.column_names == ["text", "document"] and {*rows["text"]} == {*single} | {pair[1] for pair in pairs}
-
-
-@pytest.mark.parametrize(("share", "single"), [(1.0, 0), (0.5, 120), (0.4, 180)])
-def test_the_share_of_pairs_is_settable(folder, tokenizer, share, single):
-    source = CorpusSource(train_file=[str(folder)], pairs=["heading"], pair_share=share)
-    rows = load_corpus(source, tokenizer=lambda: tokenizer, max_tokens=24).rows
-    assert Counter(bool(pair) for pair in rows["text_pair"]) == Counter({True: 120, False: single})
 
 
 @pytest.mark.parametrize("pairs", ["auto", "none"])
@@ -114,7 +109,6 @@ def test_few_documents_are_split_by_chapter(tmp_path, tokenizer):
         ({"pair_columns": ["a", "b"]}, "--pair_columns does not apply to documents"),
         ({"streaming": True}, "--streaming does not apply"),
         ({"pairs": ["headings"]}, "--pairs 'headings' is unknown; .*; did you mean 'heading'"),
-        ({"pair_share": 0.0}, "--pair_share must be above 0"),
     ],
 )
 def test_a_wrong_flag_is_named(folder, flags, message):
@@ -122,28 +116,65 @@ def test_a_wrong_flag_is_named(folder, flags, message):
         load_corpus(CorpusSource(train_file=[str(folder)], **flags))
     (folder.parent / "a.txt").write_text("a\nb\n")
     file = str(folder.parent / "a.txt")
-    with pytest.raises(InputError, match="--pairs auto needs documents; leave it out, give neighbor"):
+    with pytest.raises(InputError, match="--pairs auto needs documents; leave it out, or name the columns"):
         load_corpus(CorpusSource(train_file=[file], pairs=["auto"]))
-    with pytest.raises(InputError, match="--pairs neighbor does not go with --streaming"):
-        load_corpus(CorpusSource(train_file=[file], pairs=["neighbor"], streaming=True))
+    with pytest.raises(InputError, match="--pairs title needs documents"):
+        as_corpus(["a", "b"], CorpusSource(pairs=["title"]))
     with pytest.raises(InputError, match="docstrings have signature only"):
-        load_training_corpus(CorpusSource(pairs=["neighbor"]))
+        load_training_corpus(CorpusSource(pairs=["heading"]))
 
 
-def test_texts_in_order_have_their_neighbors_as_pairs(tmp_path):
-    lines = [f"{side} {n}" for n in range(600) for side in ("name", "summary")]
-    file = tmp_path / "a.txt"
-    file.write_text("\n".join([*lines[:9], "", lines[0], *lines[9:]]))  # blank and repeated lines are no neighbors
-    corpus = load_corpus(CorpusSource(train_file=[str(file)], pairs=["neighbor"]))
-    assert {*zip(corpus.rows["text"], corpus.rows["text_pair"], strict=True)} == {*pairwise(lines)}
-    assert (corpus.blank_rows, corpus.duplicate_rows) == (1, 1)
+NAMES = ["".join(letters) for letters in product("bdfgk", "aeiou", "lmnrs", "aeiou", "t")]
+TITLED = [text for name in NAMES for text in (f"{name} list", f"Return the {name} of every row in a table.")]
+
+
+def title_rows(texts, **source):
+    corpus = title_pairs(as_corpus(texts, CorpusSource(**source)))
+    return list(zip(corpus.rows["text"], corpus.rows["text_pair"], strict=True)) if corpus.has_pairs else None
+
+
+def test_titles_are_pairs_with_the_texts_after_them():
+    other = "Nobody has given this row of words one."
+    rows = title_rows([*TITLED, other])
+    pairs = [*zip(TITLED[::2], TITLED[1::2], strict=True)]
+    assert len(rows) == len(pairs) + 1 and {*rows} == {*pairs, (other, "")}
+    # A text that shares no word with the next one is no title, and the text of a title is none.
+    longer = f"{TITLED[1]} So it is with this long text, which says {NAMES[0]} once more, and then more of it."
+    rows = title_rows(["door list", *TITLED[:2], longer, *TITLED[2:]])
+    assert {*rows} == {*pairs, ("door list", ""), (longer, "")}
+
+
+def test_a_title_and_its_text_are_held_out_together():
+    corpus = title_pairs(as_corpus(TITLED))
     kept, held_out = hold_out(corpus)
-    assert len(held_out) == 125  # about a tenth: five blocks of consecutive texts
+    assert 50 <= len(held_out) <= 75 and kept.held_out_rows == len(held_out)
     held_texts = {*held_out["text"], *held_out["text_pair"]}
     assert not held_texts & {*kept.rows["text"], *kept.rows["text_pair"]}
-    half = load_corpus(CorpusSource(train_file=[str(file)], pairs=["neighbor"], pair_share=0.5))
-    assert half.rows["text_pair"][:].count("") == len(pairs := [*pairwise(lines)]) == len(half.rows) - len(pairs)
-    assert load_corpus(CorpusSource(train_file=[str(file)], pairs=["none"])).rows.column_names == ["text"]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        pytest.param(random.Random(0).sample(TITLED, len(TITLED)), id="any order"),
+        pytest.param(
+            sorted(f"{name} {'of a large house ' * (n % 3)}" for name in NAMES for n in range(3)), id="sorted"
+        ),
+        pytest.param([f"{name} list" for name in NAMES], id="titles alone"),
+        pytest.param(TITLED[1::2], id="texts alone"),
+        pytest.param(TITLED[:1], id="one text"),
+        pytest.param([*TITLED[:100], *[f"A {name} sees another one." for name in NAMES]], id="few titles"),
+        pytest.param(["dog", "The cat runs in the garden."] * 200, id="no word in common"),
+    ],
+)
+def test_other_texts_have_no_titles(texts):
+    assert title_rows(texts) is None
+
+
+def test_titles_are_not_looked_for_where_rows_are_chosen():
+    assert title_rows(TITLED, pairs=["none"]) is None and title_rows(TITLED, keep_duplicates=True) is None
+    for rows in (Dataset.from_dict({"text": TITLED}).to_iterable_dataset(), {"text": TITLED, "text_pair": TITLED}):
+        corpus = as_corpus(rows if isinstance(rows, IterableDataset) else Dataset.from_dict(rows))
+        assert title_pairs(corpus) is corpus
 
 
 def test_docstrings_have_pairs_if_asked_for(monkeypatch):

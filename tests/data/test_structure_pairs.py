@@ -38,7 +38,6 @@ def documents(tokenizer, tmp_path):
         ("question", ("Why is it red?", "The king likes red.")),
         ("link", ("list of keys", "The small key opens the old house.")),
         ("signature", ("open door", "Open the old door with a key.")),
-        ("neighbor", ("All about the city of stars.", "Read the list of keys. The door is green.")),
     ],
 )
 def test_every_kind(kind, expected, documents):

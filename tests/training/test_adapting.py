@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import permutations
+
 import pytest
 from torch import nn
 
@@ -183,3 +186,31 @@ def test_an_encoder_is_adapted_to_names_with_care_and_a_warning(bert_folder, tmp
         trainer = MirrorTrainer(folder, config, texts)
         assert ("most texts have fewer than six words; to adapt an encoder to names can make" in caplog.text) == warns
         assert (trainer.args.span_mask_length == 2 and trainer.args.augmentation == "span") == warns
+
+
+def test_titles_are_pairs_for_an_encoder_unless_the_noise_is_chosen(bert_folder, tmp_path, caplog):
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    save_encoder(tmp_path / "encoder", model, tokenizer, "mean", max_seq_length=24)
+    words = "river mountain city house tree bird fish".split()
+    texts = [
+        text
+        for one, other in random.Random(0).sample([*permutations(words, 2)], 42)
+        for text in (f"{one} {other}", f"the cat runs to the {other} and to the {one}")
+    ]
+    for folder, flags, found in (
+        (str(tmp_path / "encoder"), {}, True),
+        (str(tmp_path / "encoder"), {"learning_rate": 1e-4}, True),
+        (str(tmp_path / "encoder"), {"augmentation": "delete"}, False),
+        (str(tmp_path / "encoder"), {"pooling": "cls"}, False),
+        (str(tmp_path / "encoder"), {"level": "phrase"}, False),
+        (bert_folder, {}, False),
+    ):
+        caplog.clear()
+        config = MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=4, **flags)
+        with caplog.at_level("INFO"):
+            trainer = MirrorTrainer(folder, config, texts)
+        assert (
+            trainer.corpus.has_pairs == found
+            and (f"{len(texts) // 2} of {len(texts)} texts are titles" in caplog.text) == found
+        )
+        assert trainer.settings["augmentation"] == ("none" if found else config.augmentation)
