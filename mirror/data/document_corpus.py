@@ -34,9 +34,7 @@ FREQUENT = (3, 0.005, 10)  # an anchor on more sections says little: at least 3,
 EXAMPLES = 3
 # A document with a larger share of all passages is split by chapter: a tenth is held out, and an interval needs five parts.
 LARGE_SHARE = 0.02
-TITLES = (
-    0.2  # share of the texts that are followed by one twice as long, where there are titles (names and summaries: 0.4)
-)
+TITLES = 0.2  # share of texts before one twice as long, where there are titles (of names and summaries: 0.4)
 TRIED = 10_000  # texts that show whether there are titles
 # "1.2. " before a heading.
 NUMBERING = re.compile(r"^(\W*\d+)+[.):]?\s+(?=\w)")
@@ -208,7 +206,7 @@ def docstring_pairs(entries: Iterable[Docstring], source: CorpusSource) -> Corpu
 def title_pairs(corpus: Corpus) -> Corpus:
     """Return each title of a corpus with the text after it as a pair, and the other texts without one."""
     source, rows = corpus.source, corpus.rows
-    if source.pairs or source.keep_duplicates or corpus.has_pairs or not isinstance(rows, Dataset):
+    if source.pairs or source.keep_duplicates or not isinstance(rows, Dataset) or rows.column_names != ["text"]:
         return corpus
     for count in (TRIED, len(rows)):  # a large corpus without titles is not read as a whole
         texts = rows["text"][:count]
@@ -230,8 +228,12 @@ def _titles(texts: Sequence[str]) -> list[int]:
     sizes = [len(text.split()) for text in texts]
     before = [at for at, (first, second) in enumerate(pairwise(sizes)) if 2 * first <= second]
     after = [at for at, (first, second) in enumerate(pairwise(sizes)) if first >= 2 * second]
-    words = [{word[:5] for word in re.findall(r"\w{4,}", text.lower())} for text in texts]  # the stem, as it were
-    own, other = ([at for at in places if words[at] & words[at + 1]] for places in (before, after))
+
+    def share_a_word(at: int) -> bool:  # by its first five letters
+        first, second = ({word[:5] for word in re.findall(r"\w{4,}", text.lower())} for text in texts[at : at + 2])
+        return not first.isdisjoint(second)
+
+    own, other = ([*filter(share_a_word, places)] for places in (before, after))
     shares = [len(own) / max(1, len(before)), len(other) / max(1, len(after))]
     is_sorted = sum(first <= second for first, second in pairwise(texts)) > 0.8 * len(texts)
     if is_sorted or len(before) < TITLES * len(texts) or shares[0] < max(0.5, 1.5 * shares[1]):

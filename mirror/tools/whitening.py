@@ -111,7 +111,6 @@ def main() -> None:
     args = parser.parse_args()
     configure_logging()
     check_folders(args.model_name_or_path, args.output_dir)  # before the texts are read
-
     from mirror.common import trust
     from mirror.data.corpus import load_texts
     from mirror.data.source import CorpusSource

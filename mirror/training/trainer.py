@@ -70,8 +70,7 @@ class MirrorTrainer(EncoderTrainer):
         model: Hub id, folder, or loaded encoder without a head. Default: the small model of this package.
         args: the configuration.
         train_dataset: a list of texts, a dataset with the column `text` (and `text_pair` for pairs), a stream of such
-            rows, or a `Corpus`, which is not cleaned again. Blank and repeated texts are dropped, and titles among the
-            texts become pairs for an encoder (`title_pairs`).
+            rows, or a `Corpus`, which is clean. Blank and repeated texts are dropped, titles become pairs (`title_pairs`).
         processing_class: the tokenizer, if it is not beside the model.
         loss: a function or module of the two views (`mirror.training.losses`), instead of `args.loss`. Projection
             head and Matryoshka dimensions of `args` wrap it.
