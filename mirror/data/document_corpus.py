@@ -222,8 +222,8 @@ def title_pairs(corpus: Corpus) -> Corpus:
 def _titles(texts: Sequence[str]) -> list[int]:
     """Return the places of the titles: texts at most half as long as the next one, in words, that share one with it.
 
-    There are none unless a fifth of the texts are followed by one twice as long, half of these share a word with it, and
-    clearly fewer share one with a shorter text *after* them: neighbors in prose do both alike. Nor has a sorted list titles.
+    There are none unless a fifth of the texts, and 20, are followed by one twice as long, half of these share a word with it,
+    and clearly fewer share one with a shorter text *after* them: neighbors in prose do both alike. Nor has a sorted list titles.
     """
     sizes = [len(text.split()) for text in texts]
     before = [at for at, (first, second) in enumerate(pairwise(sizes)) if 2 * first <= second]
@@ -236,7 +236,7 @@ def _titles(texts: Sequence[str]) -> list[int]:
     own, other = ([*filter(share_a_word, places)] for places in (before, after))
     shares = [len(own) / max(1, len(before)), len(other) / max(1, len(after))]
     is_sorted = sum(first <= second for first, second in pairwise(texts)) > 0.8 * len(texts)
-    if is_sorted or len(before) < TITLES * len(texts) or shares[0] < max(0.5, 1.5 * shares[1]):
+    if is_sorted or len(before) < max(20, TITLES * len(texts)) or shares[0] < max(0.5, 1.5 * shares[1]):
         return []
     return sorted({*own} - {at + 1 for at in own})  # the text of a title is none itself
 

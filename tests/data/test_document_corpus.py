@@ -162,6 +162,7 @@ def test_a_title_and_its_text_are_held_out_together():
         pytest.param([f"{name} list" for name in NAMES], id="titles alone"),
         pytest.param(TITLED[1::2], id="texts alone"),
         pytest.param(TITLED[:1], id="one text"),
+        pytest.param(TITLED[:38], id="too few to tell"),
         pytest.param([*TITLED[:100], *[f"A {name} sees another one." for name in NAMES]], id="few titles"),
         pytest.param(["dog", "The cat runs in the garden."] * 200, id="no word in common"),
     ],
