@@ -161,7 +161,7 @@ def run_main(main: Callable[[], None]) -> None:
 
 def _prepare_streams() -> None:
     """Make stdin, stdout and stderr usable: closed ones lead nowhere, and any text can be printed."""
-    # In this order each gets its own descriptor, the lowest free one, which else a file would get and be used as a stream.
+    # Opened in this order, each gets its own descriptor. Otherwise the next file would get it and be used as a stream.
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))

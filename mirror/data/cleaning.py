@@ -42,7 +42,7 @@ class Corpus:
 
     @property
     def has_pairs(self) -> bool:
-        """Whether the rows have a second text."""
+        """Return whether the rows have a second text."""
         return "text_pair" in (self.rows.column_names or ())
 
     def sample_texts(self, count: int = 8) -> list[str]:

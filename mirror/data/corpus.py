@@ -65,12 +65,7 @@ def load_corpus(
 
 def load_texts(source: CorpusSource) -> list[str]:
     """Return the distinct texts of files, and of documents their passages without the anchors of pairs."""
-    return load_passages(source).rows["text"][:]
-
-
-def load_passages(source: CorpusSource) -> Corpus:
-    """Call `load_corpus`, without the pairs of documents."""
-    return load_corpus(replace(source, pairs=["none"]))
+    return load_corpus(replace(source, pairs=["none"])).rows["text"][:]
 
 
 def load_training_corpus(source: CorpusSource, **documents) -> Corpus:

@@ -208,11 +208,11 @@ def title_pairs(corpus: Corpus) -> Corpus:
     source, rows = corpus.source, corpus.rows
     if source.pairs or source.keep_duplicates or not isinstance(rows, Dataset) or rows.column_names != ["text"]:
         return corpus
-    for count in (TRIED, len(rows)):  # a large corpus without titles is not read as a whole
+    for count in sorted({min(TRIED, len(rows)), len(rows)}):  # a large corpus without titles is not read as a whole
         texts = rows["text"][:count]
         if not (titles := _titles(texts)):
             return corpus
-    message = "%d of %d texts are titles of the texts after them, and train as pairs with these (--pairs none: alone)"
+    message = "%d of %d texts are titles of the texts after them. Training on pairs; --pairs none trains each text alone"
     logger.info(message, len(titles), len(texts))
     size = min(100, 1 + len(texts) // 50)  # so many consecutive texts are a document, which is held out as a whole
     pairs = [(texts[at], texts[at + 1], at // size) for at in titles]

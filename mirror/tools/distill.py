@@ -45,7 +45,7 @@ def main() -> None:
     from mirror.common import trust
     from mirror.common.files import listed_files, write_manifest
     from mirror.data.cleaning import hold_out
-    from mirror.data.corpus import load_passages
+    from mirror.data.corpus import load_corpus
     from mirror.data.source import CorpusSource
     from mirror.evaluation.own_text import make_tests
     from mirror.evaluation.run import make_plan
@@ -73,7 +73,7 @@ def main() -> None:
     )
     checkpoint = preflight(config, args.model)
     source = CorpusSource(train_file=[args.texts], text_column=args.text_column, max_train_samples=args.max_texts)
-    corpus, held_out = hold_out(load_passages(source))
+    corpus, held_out = hold_out(load_corpus(replace(source, pairs=["none"])))
     texts = corpus.rows["text"][:]
     if len(texts) < 2:
         raise InputError(f"--texts {args.texts}: one text; give many, or at least 2")

@@ -74,6 +74,7 @@ def passage_length(model: str | PreTrainedModel, args: MirrorConfig) -> int:
 
 def load_base(
     model: str | PreTrainedModel,
+    known: dict,
     tokenizer: PreTrainedTokenizerBase | None,
     args: MirrorConfig,
     pairs: bool,
@@ -81,12 +82,12 @@ def load_base(
 ) -> BaseEncoder:
     """Load the base model, fill in what `args` leaves open (`MirrorConfig.resolve_for`), and log both.
 
-    `pairs`: the rows are of two texts. `names`: the texts are names or words.
+    `known`: its `settings_of`. `pairs`: the rows are of two texts. `names`: the texts are names or words.
     """
     if not isinstance(model, str) and any(type(each).__module__.startswith("peft.") for each in model.modules()):
         advice = "pass model.merge_and_unload(), and lora_rank for new ones"
         raise InputError(f"a model with adapters of peft is not trained as it is; {advice}")
-    name, known = model if isinstance(model, str) else model.name_or_path, settings_of(model)
+    name = model if isinstance(model, str) else model.name_or_path
     if isinstance(model, str):  # with the pooling of the base, which may need its pooler
         model, own_tokenizer = load_backbone(model, args.pooling or known.get("pooling") or "mean")
         tokenizer = tokenizer or own_tokenizer

@@ -98,12 +98,13 @@ class MirrorTrainer(EncoderTrainer):
             train_dataset = load_corpus(train_dataset, max_tokens=passage_length(model, args))
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
         self._score_kept = selection.make_kept_score(args.keep, args.data_dir) if args.keep else None
+        known = settings_of(model)
         with args.main_process_first(desc="texts"):
             train_dataset = as_corpus(train_dataset)
-            if args.finds_titles(settings_of(model).get("pooling")):
+            if args.finds_titles(known.get("pooling")):
                 train_dataset = title_pairs(train_dataset)
         names = are_names(train_dataset.sample_texts(500))
-        self.base = load_base(model, processing_class, args, train_dataset.has_pairs, names)
+        self.base = load_base(model, known, processing_class, args, train_dataset.has_pairs, names)
         model, tokenizer = self.base.model, self.base.tokenizer
         objective = make_loss(args, self.base.dimension, loss)
         packed = configure_noise_and_packing(
