@@ -212,7 +212,9 @@ def title_pairs(corpus: Corpus) -> Corpus:
         texts = rows["text"][:count]
         if not (titles := _titles(texts)):
             return corpus
-    message = "%d of %d texts are titles of the texts after them. Training on pairs; --pairs none trains each text alone"
+    message = (
+        "%d of %d texts are titles of the texts after them. Training on pairs; --pairs none trains each text alone"
+    )
     logger.info(message, len(titles), len(texts))
     size = min(100, 1 + len(texts) // 50)  # so many consecutive texts are a document, which is held out as a whole
     pairs = [(texts[at], texts[at + 1], at // size) for at in titles]
