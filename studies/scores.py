@@ -262,22 +262,27 @@ def format_agreement(study: Study, records: Sequence[dict]) -> str:
     """Format a Markdown table of Spearman's rho between the test on own text and each task, over the rows of a corpus.
 
     A row counts by its means over seeds, and the base model as one more row. A row with other tests than the first one (pairs,
-    beside words and halves) is left out.
+    beside words and halves) is left out. The last column counts the runs, of all seeds, in which both rose
+    or both fell.
     """
-    lines = [["trained on", "scored on", "ways", "rank correlation with own text"]]
+    lines = [["trained on", "scored on", "ways", "rank correlation with own text", "same direction"]]
     for corpus, task in ((column.part, column.task) for column in study.columns if column.task != OWN_TEXT):
         scored = [record for record in records if record["part"] == corpus and task in record["tasks"]]
         runs = [run for run in scored if OWN_TEXT in run["tasks"]]
         runs = [
             run for run in runs if run["tasks"][OWN_TEXT]["tests"].keys() == runs[0]["tasks"][OWN_TEXT]["tests"].keys()
         ]
+        base = [record["tasks"][task]["main_score"] for record in scored if record["seed"] is None]
+        if not (runs and base):
+            continue
         ways: dict[str, list[tuple[float, float]]] = {}
+        alike = 0
         for run in runs:
-            found = run["tasks"][OWN_TEXT]["main_score"], run["tasks"][task]["main_score"]
-            ways.setdefault(run["row"], []).append(found)
-        before = [run["tasks"][OWN_TEXT]["before"] for run in runs]
-        base = [record["tasks"][task]["main_score"] for record in scored if record["seed"] is None and before]
-        pairs = [tuple(np.mean(each, axis=0)) for each in ways.values()] + [(np.mean(before), score) for score in base]
+            own_text, score = run["tasks"][OWN_TEXT], run["tasks"][task]["main_score"]
+            ways.setdefault(run["row"], []).append((own_text["main_score"], score))
+            alike += (own_text["main_score"] > own_text["before"]) == (score > base[0])
+        before = float(np.mean([run["tasks"][OWN_TEXT]["before"] for run in runs]))
+        pairs = [tuple(np.mean(each, axis=0)) for each in ways.values()] + [(before, base[0])]
         if (value := rho(pairs)) is not None:
-            lines.append([corpus, task, str(len(pairs)), f"{value:.2f}"])
+            lines.append([corpus, task, str(len(pairs)), f"{value:.2f}", f"{alike} of {len(runs)} runs"])
     return markdown(lines, range(2)) if len(lines) > 1 else ""
