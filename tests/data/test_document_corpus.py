@@ -205,6 +205,8 @@ def test_a_run_on_a_folder_reports_how_headings_find_their_sections(
         f"are found by the other text of their pair, such as a heading (BM25 {tests['headings']['bm25']:.3f}"[:-5]
         in caplog.text
     )
+    assert len(tests) == 3 and "all together: the geometric mean" in caplog.text
+    assert "| all together, geometric mean" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_texts_of_documents_are_passages_and_not_the_anchors_of_pairs(tmp_path):
