@@ -64,23 +64,12 @@ class HeldOutScores:
 
     def __init__(self, rows: Dataset, args: MirrorConfig):
         self.tests: list[OwnTextTest] = []
-        tests_required = args.select_by == OWN_TEXT
         try:
             self.tests = make_row_tests(rows)
         except InputError as error:
-            if tests_required:
+            if args.select_by == OWN_TEXT:
                 raise InputError(f"--select_by {OWN_TEXT}: {error}") from error
-            logger.info("on your text: %s", error)
-        if self.tests and self.tests[0].kind == "spellings":
-            # Over the runs of docs/studies/own_text.md it rose while linking fell.
-            measures = "--pair_columns, --keep or --eval_tasks measure those"
-            if tests_required:
-                best = "the best at misspellings, which may not be the best at synonyms or similarity"
-                logger.warning("--select_by %s: for names and words it selects %s. %s", OWN_TEXT, best, measures)
-            else:
-                self.tests = []
-                untested = "names and words are not tested: no test without labels follows synonyms or similarity"
-                logger.info("on your text: %s. %s", untested, measures)
+            logger.info("on your text: %s. --keep and --eval_tasks are other measures", error)
 
     def score(self, encoder: Encoder) -> dict[str, float]:
         """Return the tests' score for an evaluation."""

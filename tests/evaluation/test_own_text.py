@@ -9,21 +9,15 @@ import pytest
 
 from mirror.common.errors import InputError
 from mirror.evaluation import own_text
-from mirror.evaluation.own_text import OwnTextTest, compare_together, describe_scores, make_tests, misspelled
+from mirror.evaluation.own_text import OwnTextTest, compare_together, describe_scores, make_tests
 
 
 LONG = [f"one two three {number} five six seven {number + 1000}" for number in range(60)]
 
 
-def test_halves_and_misspellings_that_swap_two_inner_letters_of_every_longer_word():
+def test_halves():
     assert own_text.halves("the quick brown fox jumps") == ("the quick", "brown fox jumps")
     assert (own_text.halves("a  b"), own_text.halves("我爱你们")) == (("a", "b"), ("我爱", "你们"))
-    for word in ("acute", "hepatitis", "word"):
-        wrong = misspelled(word)
-        assert wrong == misspelled(word) and sorted(wrong) == sorted(word)
-        assert (wrong[0], wrong[-1]) == (word[0], word[-1])
-    assert misspelled("of the  flu") == "of the  flu"
-    assert misspelled("an acute flu") == f"an {misspelled('acute')} flu"
 
 
 def test_some_words_in_their_order():
@@ -37,12 +31,8 @@ def test_some_words_in_their_order():
 def test_the_tests_fit_the_texts():
     assert [test.kind for test in make_tests(LONG)] == ["words", "halves"]
     names = [f"disease{number} chronic" for number in range(60)]
-    assert [test.kind for test in make_tests(names)] == ["spellings"]
     (pairs,) = make_tests(LONG, names)
     assert (pairs.kind, pairs.queries[0], pairs.answers[0]) == ("pairs", LONG[0], names[0])
-    few_long = [f"a longer text of seven words {n}" for n in range(20)] + [f"short{n}" for n in range(40)]
-    (spellings,) = make_tests(few_long)
-    assert (spellings.kind, len(spellings.queries)) == ("spellings", 60)
 
 
 def test_a_text_of_a_chain_is_a_query_or_an_answer_and_does_not_find_itself():
@@ -57,7 +47,10 @@ def test_a_text_of_a_chain_is_a_query_or_an_answer_and_does_not_find_itself():
     ("texts", "message"),
     [
         ((LONG[:50], [LONG[0], *map(str, range(49))]), "only 49 held-out texts"),  # a query that is its answer
-        (([f"a{n:02d}" for n in range(90)],), "only 0 held-out texts can be used for the test 'spellings'"),
+        ((LONG[:49],), r"only 4\d held-out texts can be used for the test 'words'"),
+        (([f"disease{n} chronic" for n in range(90)],), "names and words are not tested: no test without labels"),
+        (([*LONG[:29], *map(str, range(91))],), "names and words are not tested"),  # less than a fourth of six words
+        (([*LONG[:30], *map(str, range(90))],), r"only \d\d held-out texts"),
     ],
 )
 def test_too_few_texts_have_no_test(texts, message):

@@ -95,7 +95,7 @@ def test_the_combined_score_falls_where_meaning_is_lost():
     assert combined_score([np.array([1, 1]), np.array([9, 9])]) < combined_score([words, halves])
 
 
-def test_names_are_not_tested_and_choosing_by_misspellings_warns(bert_folder, tmp_path, caplog):
+def test_names_are_not_tested_and_no_checkpoint_is_chosen_by_them(bert_folder, tmp_path, caplog):
     generator = random.Random(0)
     names = sorted({"".join(generator.choices("abcdefgh", k=9)) for _ in range(200)})
     flags = {"validation_samples": 60, "force": True, "max_steps": 2}
@@ -103,8 +103,8 @@ def test_names_are_not_tested_and_choosing_by_misspellings_warns(bert_folder, tm
         trainer = make_trainer(bert_folder, names, tmp_path / "plain", **flags)
         trainer.train()
     assert "on your text: names and words are not tested" in caplog.text and trainer.record().own_text is None
-    make_trainer(bert_folder, names, tmp_path / "chosen", select_by="own_text", **flags)
-    assert "it selects the best at misspellings" in caplog.text
+    with pytest.raises(InputError, match="--select_by own_text: names and words are not tested"):
+        make_trainer(bert_folder, names, tmp_path / "chosen", select_by="own_text", **flags)
 
 
 def test_it_chooses_the_checkpoint_and_a_complete_run_that_is_resumed_has_its_weights(
@@ -130,8 +130,11 @@ def test_it_chooses_the_checkpoint_and_a_complete_run_that_is_resumed_has_its_we
     ("texts", "reason"),
     [
         ([f"a text with the number {number}" for number in range(240)], ".* name a number of --validation_samples"),
-        # no word of four letters to misspell
-        ([f"{number:03d}" for number in range(600)], "only 0 held-out texts can be used for the test 'spell"),
+        # of every three, two are too short for the test of words
+        (
+            [f"{n} one two three four five" if n % 3 == 0 else f"{n}" for n in range(600)],
+            r"only \d\d held-out texts can",
+        ),
     ],
 )
 def test_texts_that_cannot_be_tested_on_are_no_criterion_and_the_line_says_why(bert_folder, tmp_path, texts, reason):
