@@ -84,7 +84,8 @@ def rotate(output_dir: str | Path, limit: int | None, protected: Collection[str 
     """
     numbered = numbered_checkpoints(output_dir)
     oldest_first = sorted(numbered, key=lambda number: (number <= step, number))
-    free = [numbered[number] for number in oldest_first if str(numbered[number]) not in protected]
+    names = {Path(path).name for path in protected if path}  # not paths: ./out and out are one folder
+    free = [numbered[number] for number in oldest_first if numbered[number].name not in names]
     surplus = len(numbered) - limit if limit and limit > 0 else 0
     for path in free[: max(0, surplus)]:
         shutil.rmtree(path, ignore_errors=True)

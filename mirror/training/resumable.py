@@ -144,6 +144,12 @@ class ResumableTrainer(Trainer):
         bare.worker_init_fn = partial(checkpoints.outlast_signals, bare.worker_init_fn)
         return loader
 
+    def _load_best_model(self) -> None:
+        best = self.state.best_model_checkpoint
+        if self.args.should_save and not Path(best).is_dir():  # transformers only warns, and keeps the last weights
+            raise InputError(f"{best}, the best checkpoint, is gone")
+        super()._load_best_model()
+
     def describe_checkpoint(self, folder: Path) -> None:
         """Write this project's own files into a checkpoint. Called on every process."""
         self.totals.save(folder, self.args.should_save)

@@ -151,25 +151,34 @@ def test_a_full_disk_while_the_card_is_written_is_a_warning(bert_folder, sentenc
     assert is_complete(tmp_path / "out") and RunRecord.load(tmp_path / "out").cosine_after_reload
 
 
+def best_is_step_2(bert_folder, sentences, folder, **options):
+    """A trainer of four steps that loads the best checkpoint at its end, which is the first."""
+    options |= {"max_steps": 4, "learning_rate": 1e-2, "eval_strategy": "steps", "eval_steps": 2}
+    options |= {"save_strategy": "steps", "save_steps": 2, "load_best_model_at_end": True}
+    options |= {"metric_for_best_model": "own", "greater_is_better": True}
+    scores = iter([2.0, 1.0])
+    return make_trainer(bert_folder, sentences[:80], folder, score=lambda encoder: {"own": next(scores)}, **options)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_the_best_step_is_saved_or_its_loss_is_said(bert_folder, sentences, tmp_path, monkeypatch, caplog, is_gone):
+    monkeypatch.chdir(tmp_path)
+    trainer = best_is_step_2(bert_folder, sentences, "./out", save_total_limit=1)
+    if is_gone:
+        trainer.add_callback(At(3, lambda: shutil.rmtree("out/checkpoint-2")))
+    trainer.train()
+    trainer.finish()
+    step = 4 if is_gone else 2
+    saved, kept = (load_file(f"out/{name}model.safetensors") for name in ("", f"checkpoint-{step}/"))
+    assert all(torch.equal(saved[name], value) for name, value in kept.items())
+    assert ("checkpoint-2, the best checkpoint, is gone" in caplog.text) == is_gone
+    assert ("these are the weights of step 4" in caplog.text) == is_gone
+    assert trainer.state.best_global_step == (None if is_gone else 2)
+
+
 def test_a_log_that_fails_at_the_end_keeps_the_run_and_its_best_step(bert_folder, sentences, tmp_path, monkeypatch):
     """The summary of `Trainer` is logged before it loads the best checkpoint."""
-    options = {
-        "max_steps": 4,
-        "learning_rate": 1e-2,
-        "eval_strategy": "steps",
-        "eval_steps": 2,
-        "save_strategy": "steps",
-    }
-    options |= {
-        "save_steps": 2,
-        "load_best_model_at_end": True,
-        "metric_for_best_model": "own",
-        "greater_is_better": True,
-    }
-    scores = iter([2.0, 1.0])
-    trainer = make_trainer(
-        bert_folder, sentences[:80], tmp_path, score=lambda encoder: {"own": next(scores)}, **options
-    )
+    trainer = best_is_step_2(bert_folder, sentences, tmp_path)
     trainer.add_callback(At(4, lambda: monkeypatch.setattr(trainer.totals, "of_run", lambda *_: 1 / 0)))
     trainer.train()
     trainer.finish()

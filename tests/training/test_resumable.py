@@ -228,6 +228,14 @@ def test_which_checkpoints_are_left(tmp_path, limit, best, left):
     assert steps_in(tmp_path) == left and (tmp_path / "checkpoint-best").exists()
 
 
+def test_the_best_checkpoint_is_left_however_the_folder_is_written(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for step in (2, 4, 6):
+        (tmp_path / "out" / f"checkpoint-{step}").mkdir(parents=True)
+    rotate("./out", 1, {"out/checkpoint-6", "./out/checkpoint-2"}, 6)
+    assert steps_in(tmp_path / "out") == {2, 6}
+
+
 def test_the_trainer_refuses_a_damaged_checkpoint_that_is_named_and_takes_auto(run, bert_folder, sentences, tmp_path):
     folder = Path(shutil.copytree(run / "checkpoint-8", tmp_path / "checkpoint-8"))
     (folder / "model.safetensors").write_bytes(b"damaged")
