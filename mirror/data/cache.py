@@ -82,6 +82,7 @@ def stored_rows(
         if place.is_file() and not is_stored:
             logger.warning(TRUNCATED, place)
         if not is_stored:
+            LEFT_OUT.pop(path, None)  # of what the file was before
             try:
                 with temporary.open("wb") as file, pa.ipc.new_stream(file, text_schema(columns)) as writer:
                     for batch in arrow_batches(generate(), columns):
@@ -187,7 +188,7 @@ def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         # Earlier calls leave their truncation and padding in a tokenizer. They do not change the ids of a text.
         side = {"truncation_side": "left"} if tokenizer.truncation_side == "left" else {}
-        return repr((type(tokenizer).__name__, {**state, "truncation": None, "padding": None} | side))
+        return repr((type(tokenizer).__name__, tokenizer.mask_token_id, {**state, "truncation": None, "padding": None} | side))
     with TemporaryDirectory() as folder:  # a tokenizer in Python has no state to ask for but the files that it saves
         tokenizer.save_pretrained(folder)
         return repr([(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())])

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from datasets import ClassLabel, Dataset, Features, IterableDataset, Value, concatenate_datasets
+from datasets import Dataset, Features, IterableDataset, Value, concatenate_datasets
 
 from mirror.common.errors import INSTEAD, InputError, hub_failure, one_line
 from mirror.data.cache import load_dataset, map_rows
@@ -45,18 +45,21 @@ def load_corpus(
 
     Args:
         source: a name or glob of files (txt with one text per line, csv, tsv, json, jsonl, parquet, each also as .gz), a
-            folder of them, documents (`document_corpus`), a list of these, a data frame, or a `CorpusSource`.
+            folder of them, documents (`document_corpus`), a list of these, a data frame or dataset, or a `CorpusSource`.
         tokenizer, max_tokens: returns the tokenizer of the passages of documents; and their length.
-        options: fields of `CorpusSource`, unless `source` is one.
+        options: fields of `CorpusSource`.
 
     Raises:
         InputError: a file is missing, empty, not text or without the column. Names it, and the line if there is one.
     """
-    if hasattr(source, "columns"):
+    if isinstance(source, IterableDataset) or _columns_in(source):
         return as_corpus(source, CorpusSource(**options))
     if not isinstance(source, CorpusSource):
         names = [source] if isinstance(source, str | Path) else source
-        source = CorpusSource(train_file=[str(name) for name in names], **options)
+        source = CorpusSource(train_file=[str(name) for name in names])
+    source = replace(source, **options)
+    if not (source.train_file or source.dataset_name):
+        raise InputError("no texts; name files in train_file, or a dataset in dataset_name")
     if source.train_file and are_documents(source.train_file):
         return document_corpus(source, tokenizer() if tokenizer else None, max_tokens)
     _check_pairs(source)  # before a large file is read
@@ -99,7 +102,7 @@ def as_corpus(texts: Texts, source: CorpusSource | None = None) -> Corpus:
     source, name = source or CorpusSource(), "train_dataset"
     if isinstance(texts, str | Path):
         return load_corpus(replace(source, train_file=[str(texts)], dataset_name=None))
-    if "text_pair" in _columns_in(texts) and source.pair_columns is None:
+    if "text_pair" in _columns_in(texts) and not (source.pair_columns or source.text_column):
         source = replace(source, pair_columns=["text", "text_pair"])
     if not isinstance(texts, Dataset | IterableDataset):
         if isinstance(texts, Mapping) and texts and all(isinstance(part, Dataset) for part in texts.values()):
@@ -258,8 +261,7 @@ def pick_columns(
     wanted = _wanted_columns(columns, name, source)
     for column in wanted:
         feature = (part.features or {}).get(column)
-        is_text = feature is None or isinstance(feature, ClassLabel)
-        if not is_text and not (isinstance(feature, Value) and re.match(AS_SPELLED, feature.dtype)):
+        if feature is not None and not (isinstance(feature, Value) and re.match(AS_SPELLED, feature.dtype)):
             raise InputError(f"{name}: column '{column}' holds {one_line(feature)}, not text; choose one with text")
     form = _form(source, wanted, strip, id_column)
     values = [id_column] if id_column else []

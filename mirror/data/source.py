@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Annotated
 
 from mirror.common.cli import at_least, condition, each_of, flag, run_checks
@@ -44,9 +45,9 @@ class SourceArguments:
     def __post_init__(self) -> None:
         if self.train_file and self.dataset_name:
             raise InputError("give --train_file or --dataset_name, not both")
-        for name in ("text_column", "pairs"):
-            if isinstance(getattr(self, name, None), str):
-                setattr(self, name, [getattr(self, name)])
+        for name in ("train_file", "text_column", "pair_columns", "pairs"):
+            if isinstance(value := getattr(self, name, None), str | Path):
+                setattr(self, name, [str(value)])
         run_checks(self, type(self))
 
     def check_files(self) -> None:

@@ -240,7 +240,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             if self.num_train_epochs > 1:
                 logger.info("The corpus is small; training %d epochs", self.num_train_epochs)
         elif "max_steps" not in self.given and self.max_steps * rows_per_step > rows:
-            logger.info("The corpus is smaller than %d steps; training one epoch", self.max_steps)
+            length = "one epoch" if self.num_train_epochs == 1 else f"{self.num_train_epochs:g} epochs"
+            logger.info("The corpus is smaller than %d steps; training %s", self.max_steps, length)
             self.max_steps = -1
 
     def view_settings(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 from datasets import Dataset
 
 from mirror.common.errors import InputError
-from mirror.data.cache import load_dataset, map_rows
+from mirror.data.cache import load_dataset, map_rows, tokenizer_state
 from mirror.data.corpus import load_corpus
 from mirror.data.source import CorpusSource
 
@@ -168,3 +169,9 @@ def test_a_file_that_changes_while_it_is_read_is_not_stored(tmp_path, cache, mon
     with pytest.raises(InputError, match=r"a\.txt changed while it was read"):
         load_corpus(path)
     assert not list(cache.rglob("*.*"))
+
+
+def test_the_mask_of_a_tokenizer_is_part_of_what_rows_are_found_by(tokenizer):
+    other = copy.deepcopy(tokenizer)
+    other.mask_token = "[UNK]"
+    assert tokenizer_state(copy.deepcopy(tokenizer)) == tokenizer_state(tokenizer) != tokenizer_state(other)

@@ -13,13 +13,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import ClassLabel, Dataset, DatasetDict, Features, Value
 
 import run_encode
 from mirror.common.errors import InputError
 from mirror.data.cleaning import false_negative_chance
 from mirror.data.corpus import as_corpus, load_corpus, read_batches, text_rows
-from mirror.data.files import MAX_LINE_BYTES, expand_paths
+from mirror.data.files import LEFT_OUT, MAX_LINE_BYTES, expand_paths
 from mirror.data.source import CorpusSource
 from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
@@ -198,6 +198,29 @@ def test_the_columns_of_a_data_frame():
     assert load_corpus(frame, text_column="title").rows["text"][:] == ["a"]
     assert load_corpus(frame, text_column=["title", "body"]).rows["text"][:] == ["a. x", "y"]
     assert load_corpus(frame, pair_columns=["title", "body"]).rows.to_dict() == {"text": ["a"], "text_pair": ["x"]}
+    with_pairs = pd.DataFrame({"text": ["a"], "text_pair": ["b"], "title": ["t"]})
+    assert load_corpus(with_pairs).rows.to_dict() == {"text": ["a"], "text_pair": ["b"]}
+    assert load_corpus(with_pairs, text_column="title").rows.to_dict() == {"text": ["t"]}
+
+
+def test_a_dataset_a_mapping_and_a_source_take_the_options(tmp_path):
+    table = {"title": ["t"], "body": ["b"]}
+    (tmp_path / "a.csv").write_text("title,body\nt,b\n")
+    source = CorpusSource(train_file=str(tmp_path / "a.csv"))
+    for each in (table, Dataset.from_dict(table), pd.DataFrame(table), source, tmp_path / "a.csv"):
+        assert load_corpus(each, text_column="body").rows["text"][:] == ["b"], each
+    with pytest.raises(InputError, match="--pair_columns must be two names, got ab"):
+        CorpusSource(pair_columns="ab")
+    for nothing in ([], CorpusSource()):
+        with pytest.raises(InputError, match="no texts; name files in train_file"):
+            load_corpus(nothing)
+
+
+def test_a_column_of_labels_is_no_text():
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["no", "yes"])})
+    rows = Dataset.from_dict({"text": ["a"], "label": [1]}, features=features)
+    with pytest.raises(InputError, match=r"column 'label' holds ClassLabel\(.*\), not text; choose one with text"):
+        load_corpus(rows, pair_columns=["text", "label"])
 
 
 @pytest.mark.parametrize(
@@ -311,6 +334,15 @@ def test_a_line_that_is_too_long_is_left_out_and_counted(tmp_path, ending, strea
     assert f"{path}: 2 line(s) over 1 MB left out, first line 3" in caplog.text
     with pytest.raises(InputError, match=r"line 3: over 1 MB; break it into texts"):
         read_all(path, streaming=streaming, strict=True)
+
+
+def test_a_file_that_was_mended_is_not_said_to_lack_lines(tmp_path, monkeypatch):
+    path = tmp_path / "a.txt"
+    path.write_text(f"a\n{LONG}\n")
+    assert read_all(path) == ["a"] and path in LEFT_OUT
+    path.write_text("a\nb\n")
+    assert read_all(path) == ["a", "b"] and path not in LEFT_OUT
+    assert read_all(path) == ["a", "b"] and path not in LEFT_OUT  # from the cache
 
 
 def test_a_table_may_have_long_lines_and_long_texts(tmp_path):
