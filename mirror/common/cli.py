@@ -118,7 +118,7 @@ class OneLineErrors:
             self.error(f"unknown flag {name}{did_you_mean(name, [flag for flag in flags if flag[:2] == '--'])}")
         if any(not action.option_strings for action in self._actions):  # it may have been meant for one of those
             self.error(f"unexpected argument '{word}'; put a text with spaces in quotes")
-        end = argv.index(word)
+        end = len(argv) - 1 - argv[::-1].index(word)
         starts = [index for index, before in enumerate(argv[:end]) if before.startswith("--")]
         if not starts:
             self.error(f"unexpected argument '{word}': it follows no flag")

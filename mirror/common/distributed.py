@@ -38,7 +38,7 @@ class _GatherWithGradient(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient: Tensor) -> Tensor:
-        gradient = gradient.clone(memory_format=torch.contiguous_format)  # it may be the buffer of another gradient too
+        gradient = gradient.clone(memory_format=torch.contiguous_format)  # autograd may give it to others too
         dist.all_reduce(gradient)
         return gradient.chunk(dist.get_world_size())[dist.get_rank()]
 

@@ -187,8 +187,8 @@ def tokenizer_state(tokenizer: PreTrainedTokenizerBase) -> str:
     if tokenizer.is_fast:
         state = json.loads(tokenizer.backend_tokenizer.to_str())
         # Earlier calls leave their truncation and padding in a tokenizer. They do not change the ids of a text.
-        side = {"truncation_side": "left"} if tokenizer.truncation_side == "left" else {}
-        return repr((type(tokenizer).__name__, tokenizer.mask_token_id, {**state, "truncation": None, "padding": None} | side))
+        state |= {"truncation": tokenizer.truncation_side, "padding": None, "mask": tokenizer.mask_token_id}
+        return repr((type(tokenizer).__name__, state))
     with TemporaryDirectory() as folder:  # a tokenizer in Python has no state to ask for but the files that it saves
         tokenizer.save_pretrained(folder)
         return repr([(path.name, path.read_bytes()) for path in sorted(Path(folder).iterdir())])

@@ -141,6 +141,8 @@ def _hold_out_documents(corpus: Corpus, count: int | None) -> tuple[Corpus, Data
         return replace(corpus, rows=rest), None
     held_out = chosen[document]
     shared = np.isin(hashes, np.setdiff1d(hashes[held_out], [hash_of("")])).any(axis=1)
+    if shared.all():
+        raise InputError(f"--validation_samples {count}: leaves no text to train on; give fewer")
     kept = replace(corpus, rows=rest.select(np.flatnonzero(~shared)), held_out_rows=int(total))
     return kept, rows.select(np.flatnonzero(held_out))
 

@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from textwrap import shorten
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
@@ -146,14 +147,10 @@ def describe_pairs(found: StructurePairs) -> str:
             overlap = sum(2 * len(anchor & positive) >= len(anchor) for anchor, positive in words) / len(pairs)
             most = f"in {overlap:.0%} the second shares most words of the first"
             lines.append(f"  {kind:10} {len(pairs):,}; {most}, such as")
-            examples = pairs[:: max(1, len(pairs) // EXAMPLES)][:EXAMPLES]
-            lines += [f"    {_short(pair.anchor)}  ~  {_short(pair.positive)}" for pair in examples]
+            for pair in pairs[:: max(1, len(pairs) // EXAMPLES)][:EXAMPLES]:
+                lines.append("    " + "  ~  ".join(shorten(text, 60, placeholder="...") for text in pair[:2]))
     lines += [f"  left out   {count:,}: {reason}" for reason, count in found.dropped.most_common()]
     return "\n".join(lines)
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def document_corpus(

@@ -6,12 +6,14 @@ import ast
 import codecs
 import io
 import json
+import posixpath
 import re
 import tokenize
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 from mirror.common.errors import InputError, reason
@@ -98,10 +100,8 @@ def _epub(path: Path) -> Parsed:
         package = ElementTree.fromstring(read(place))
         files = {item.attrib["id"]: item.attrib["href"] for item in package.iterfind(".//{*}item")}
         chapters = [files[item.attrib["idref"]] for item in package.iterfind(".//{*}itemref")]
-        folder = place.rpartition("/")[0]
-        blocks = [
-            block for name in chapters for block in html_blocks(read(f"{folder}/{name}".lstrip("/")).decode()).blocks
-        ]
+        paths = [posixpath.normpath(posixpath.join(place, "..", unquote(name))) for name in chapters]
+        blocks = [block for path in paths for block in html_blocks(read(path).decode()).blocks]
     return Parsed(squeezed(package.findtext(".//{http://purl.org/dc/elements/1.1/}title") or ""), blocks)
 
 

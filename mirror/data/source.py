@@ -45,6 +45,8 @@ class SourceArguments:
     def __post_init__(self) -> None:
         if self.train_file and self.dataset_name:
             raise InputError("give --train_file or --dataset_name, not both")
+        if self.text_column and self.pair_columns:
+            raise InputError("give --text_column or --pair_columns, not both")
         for name in ("train_file", "text_column", "pair_columns", "pairs"):
             if isinstance(value := getattr(self, name, None), str | Path):
                 setattr(self, name, [str(value)])

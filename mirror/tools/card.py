@@ -17,6 +17,7 @@ from pathlib import Path
 
 from mirror.common.cli import Parser
 from mirror.common.errors import InputError, run_main
+from mirror.common.files import is_complete, listed_files, write_manifest
 from mirror.training.record import LANGUAGE, RunRecord
 
 
@@ -91,7 +92,10 @@ def main() -> None:
     if args.results:
         write_scores(args.folder, scores_of_results(args.results, Path(args.folder)))
     if args.language:
+        was_complete = is_complete(args.folder)
         replace(record, run=record.run | {"language": args.language}).save(args.folder)
+        if was_complete:
+            write_manifest(args.folder, only=listed_files(args.folder))
     write_card(args.folder, args.hub_model_id)
 
 

@@ -89,7 +89,7 @@ def main() -> None:
             system = by_own_text(name, encode, tests)
         else:
             system, lexical = by_tasks(name, encode, encoder, tasks)
-        system.facts.update(facts_of(encoder, texts or [name], args.batch_size))
+        system.facts.update(facts_of(encoder, texts, args.batch_size))
         logger.info("%s: %.3f", name, system.score)
         systems.append(system)
     order, margins, differences = rank([*systems, *([lexical] if lexical else [])])
@@ -126,22 +126,22 @@ def read_rows(args: argparse.Namespace) -> Dataset:
 
 
 def facts_of(encoder: Encoder, texts: Sequence[str], batch_size: int) -> dict[str, float | int]:
-    """Measure what an encoder costs here, and which shares of the tokens of N texts it does not know or cuts."""
+    """Measure what an encoder costs here, and of N texts, if there are any, which shares of the tokens it does not know or cuts."""
     from mirror.modeling.backbone import unknown_share
 
+    weights = [*encoder.model.parameters(), *encoder.head.parameters()]
+    size = round(sum(each.numel() * each.element_size() for each in weights) / 1e6, 1)
+    facts = {"dimension": encoder.dimension, "size_mb": size, "max_seq_length": encoder.max_seq_length}
+    if not texts:
+        return facts
+    ids = encoder.tokenizer([encoder.prompt + text for text in texts], verbose=False)["input_ids"]
+    lengths = np.array([len(row) for row in ids])
     timed = list(texts[:TIMED_TEXTS])
     encoder.encode(timed[:16], batch_size)  # the first pass allocates memory
     start = time.perf_counter()
     encoder.encode(timed, batch_size)
-    seconds = time.perf_counter() - start
-    ids = encoder.tokenizer([encoder.prompt + text for text in texts], verbose=False)["input_ids"]
-    lengths = np.array([len(row) for row in ids])
-    weights = [*encoder.model.parameters(), *encoder.head.parameters()]
-    return {
-        "dimension": encoder.dimension,
-        "size_mb": round(sum(each.numel() * each.element_size() for each in weights) / 1e6, 1),
-        "max_seq_length": encoder.max_seq_length,
-        "texts_per_second": round(len(timed) / seconds, 1),
+    return facts | {
+        "texts_per_second": round(len(timed) / (time.perf_counter() - start), 1),
         "unknown_tokens": unknown_share(ids, encoder.tokenizer),
         "cut_tokens": float(np.maximum(lengths - encoder.max_seq_length, 0).sum() / lengths.sum()),
     }

@@ -102,7 +102,7 @@ class ShardFolder:
         if not shard.exists():
             return False
         try:
-            stored = pq.read_schema(shard).metadata[DIGEST]
+            stored = (pq.read_schema(shard).metadata or {}).get(DIGEST)
         except (pa.ArrowException, OSError) as error:
             logger.warning("%s is damaged (%s); its rows are encoded again", shard, one_line(error, 120))
             return False

@@ -45,7 +45,7 @@ SAMPLE, DEPTH = 100, 10  # texts of which the share of the ten nearest that are 
 
 def is_index(name: str) -> bool:
     """Return whether a path is a folder that `build_index` made or began."""
-    return (Path(name) / STATE).is_file()
+    return StoredWork(Path(name) / STATE, {}).stored() is not None
 
 
 class TextIndex:

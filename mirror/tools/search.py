@@ -58,6 +58,8 @@ def main() -> None:
     from mirror.tools.index import TextIndex, build_index, is_index
 
     from_index = is_index(args.texts)
+    if from_index and args.index:
+        raise InputError(f"{args.texts} is an index already; leave out --index, or name the texts")
     stored = args.texts if from_index else args.index
     is_folder = not from_index and are_documents([args.texts])
     columns = args.id_column or args.show_columns or args.text_column or args.qrels
@@ -208,7 +210,9 @@ def read_queries(args: Namespace) -> dict[str, str]:
     from mirror.data.files import expand_paths
     from mirror.data.tables import columns_of, read_table
 
-    (path,) = expand_paths([args.queries])[:1]
+    path, *others = expand_paths([args.queries])
+    if others:
+        raise InputError(f"--queries {args.queries} is {1 + len(others)} files; name one")
     known = columns_of(path)
     key = next((name for name in IDS if name in known), IDS[0] if args.qrels else None)
     texts = [name for name in known if name != key]

@@ -10,8 +10,6 @@ The encoder in --output_dir loads in transformers, sentence-transformers and run
 
 from __future__ import annotations
 
-from functools import partial
-
 from mirror.common.cli import configure_logging
 from mirror.common.errors import run_main
 from mirror.training.arguments import parse_arguments
@@ -23,10 +21,8 @@ def main() -> None:
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.data.corpus import load_training_corpus
-    from mirror.data.documents import are_documents
     from mirror.evaluation.run import make_plan
-    from mirror.modeling.backbone import tokenizer_of
-    from mirror.training.base_encoder import passage_length
+    from mirror.training.base_encoder import passages_for
     from mirror.training.run_setup import preflight
     from mirror.training.selection import make_kept_score
     from mirror.training.trainer import MirrorTrainer
@@ -38,11 +34,7 @@ def main() -> None:
         make_kept_score(config.keep, config.data_dir)
     checkpoint = preflight(config, script_args.model_name_or_path)
     with config.main_process_first(desc="corpus"):
-        passages = {}
-        if data_args.train_file and are_documents(data_args.train_file):
-            model = script_args.model_name_or_path
-            passages = {"tokenizer": partial(tokenizer_of, model), "max_tokens": passage_length(model, config)}
-        corpus = load_training_corpus(data_args.source(), **passages)
+        corpus = load_training_corpus(data_args.source(), **passages_for(script_args.model_name_or_path, config))
     trainer = MirrorTrainer(model=script_args.model_name_or_path, args=config, train_dataset=corpus)
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.finish()  # save, verify, record, card, push

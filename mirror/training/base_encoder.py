@@ -14,6 +14,8 @@ from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from mirror.common.errors import InputError
 from mirror.data.source import PASSAGE_TOKENS
+from mirror.evaluation.own_text import are_names
+from mirror.modeling import backbone
 from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
 from mirror.modeling.encoder import Encoder, prompt_tokens
 from mirror.modeling.read_checkpoint import (
@@ -30,6 +32,7 @@ from mirror.training.options import LEARNING_RATE, LEVEL_TEXTS, LEVELS
 
 
 if TYPE_CHECKING:
+    from mirror.data.cleaning import Corpus
     from mirror.training.config import MirrorConfig
 
 logger = logging.getLogger(__name__)
@@ -64,12 +67,15 @@ def settings_of(model: str | PreTrainedModel) -> dict:
     return checkpoint_settings(name) if name else {}
 
 
-def passage_length(model: str | PreTrainedModel, args: MirrorConfig) -> int:
-    """Return the tokens of a passage of documents: at most those of an encoder's texts, unless `args` has a number."""
-    known = settings_of(model)
+def passages_for(
+    model: str | PreTrainedModel, args: MirrorConfig, tokenizer: PreTrainedTokenizerBase | None = None
+) -> dict[str, object]:
+    """Return `tokenizer` and `max_tokens` of `load_corpus`: passages are at most as long as an encoder's texts, or as in `args`."""
+    known, name = settings_of(model), model if isinstance(model, str) else model.name_or_path
     own = args.own_length(known.get("pooling"), known.get("max_seq_length"))
     longest = args.max_seq_length if args.level == "passage" else PASSAGE_TOKENS
-    return min(own, longest) if own else args.max_seq_length
+    length = min(own, longest) if own else args.max_seq_length
+    return {"tokenizer": lambda: tokenizer or backbone.tokenizer_of(name), "max_tokens": length}
 
 
 def load_base(
@@ -77,13 +83,10 @@ def load_base(
     known: dict,
     tokenizer: PreTrainedTokenizerBase | None,
     args: MirrorConfig,
-    pairs: bool,
-    names: bool = False,
+    corpus: Corpus,
 ) -> BaseEncoder:
-    """Load the base model, fill in what `args` leaves open (`MirrorConfig.resolve_for`), and log both.
-
-    `known`: its `settings_of`. `pairs`: the rows are of two texts. `names`: the texts are names or words.
-    """
+    """Load the base model, whose `settings_of` are `known`, and fill in what `args` leaves open for it and the corpus. Log both."""
+    pairs, names = corpus.has_pairs, are_names(corpus.sample_texts(500))
     if not isinstance(model, str) and any(type(each).__module__.startswith("peft.") for each in model.modules()):
         advice = "pass model.merge_and_unload(), and lora_rank for new ones"
         raise InputError(f"a model with adapters of peft is not trained as it is; {advice}")
@@ -106,7 +109,8 @@ def load_base(
     check_direction(model.config, args.pooling, name)
     head = keep_modules(known, args.pooling, name)
     warn_of_similarity(name, known)
-    logger.info(describe_base(name, known.get("pooling"), head, args, changed, direction_of(model.config)))
+    keeps = corpus.source.keep_duplicates
+    logger.info(describe_base(name, known.get("pooling"), head, args, changed, direction_of(model.config), keeps))
     if names and not pairs and known.get("pooling") == args.pooling:
         harm = "to adapt an encoder to names can make linking worse: score it before and after (docs/biomedical.md)"
         logger.warning("most texts have fewer than six words; %s", harm)
@@ -171,6 +175,7 @@ def describe_base(
     args: MirrorConfig,
     changed: dict,
     direction: str | None = None,
+    keeps_duplicates: bool = False,
 ) -> str:
     """Return the log line that describes the detected base model and the settings that follow from it.
 
@@ -182,9 +187,10 @@ def describe_base(
     keys += [] if args.learning_rate == LEARNING_RATE or "learning_rate" in changed else ["learning_rate"]
     differences = [f"--{key} {getattr(args, key)}" for key in keys]
     differences += ["a mean without padding"] if args.pooling == "mean" else []  # the released code averages over it
-    differences += [] if args.validation_samples == 0 else ["at most a tenth held out"]
-    differences += ["no repeated texts (--keep_duplicates)"]
-    texts = f"{LEVEL_TEXTS[args.level]}, except: {', '.join(differences)}"
+    held_out = "at most a tenth" if args.validation_samples is None else f"{args.validation_samples:,}"
+    differences += [] if args.validation_samples == 0 else [f"{held_out} held out"]
+    differences += [] if keeps_duplicates else ["no repeated texts (--keep_duplicates)"]
+    texts = LEVEL_TEXTS[args.level] + (f", except: {', '.join(differences)}" if differences else "")
     flags = " ".join(f"--{flag} {value}" for flag, value in changed.items())
     use = "it" if pooling is None else "adapting"
     settings = f"settings for {use}: {flags}; the others" if flags else "settings"

@@ -52,7 +52,9 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
     place = f"{dense[-1]}/" if dense else "" if static else "1_Pooling/"
     last = _read_json(folder, f"{place}config.json")
     transformer = {} if static else _read_json(folder, "sentence_bert_config.json")
-    prompt = choose_prompt(str(folder), checkpoint_settings(str(folder)), None, None)
+    known = checkpoint_settings(str(folder))
+    width = last["out_features" if dense else "hidden_dim" if static else "word_embedding_dimension"]
+    prompt = choose_prompt(str(folder), known, None, None)
     white_space = dict.fromkeys(("trim_blocks", "lstrip_blocks", "keep_trailing_newline"), True)
     templates = FileSystemLoader(Path(__file__).parent / "templates")
     environment = Environment(loader=templates, undefined=StrictUndefined, **white_space)
@@ -63,7 +65,7 @@ def render_card(folder: str | Path, name: str | None = None) -> str:
         base=_plain(base["hub_id"] or base["name"]),
         license=_plain(base["license"].get("license_name") or base["license"].get("license") or ""),
         level=settings.get("level"),
-        width=last["out_features" if dense else "hidden_dim" if static else "word_embedding_dimension"],
+        width=min(width, known.get("truncate_dim") or width),
         max_seq_length=transformer.get("max_seq_length"),
         static=static,
         pooling=pooling,
@@ -162,7 +164,7 @@ def describe_views(settings: dict) -> str:
         noise = f"span of {settings['span_mask_length']} characters masked"
     else:
         noise = f"augmentation {augmentation}" + (f" with rate {rate}" if rate else "")
-    if (token := settings.get("mask_token")) and token != "<MASK_TOKEN>":  # of earlier versions, for any
+    if token := settings.get("mask_token"):
         noise += f" by '{token}'"
     return f"{noise} in the second view"
 

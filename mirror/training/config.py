@@ -132,7 +132,7 @@ def choose_precision(bf16: bool | None, fp16: bool | None, use_cpu: bool) -> tup
     if bf16 or fp16:
         return bool(bf16), bool(fp16), "requested"
     launcher = os.environ.get("ACCELERATE_MIXED_PRECISION", "no")
-    if launcher in ("bf16", "fp16"):
+    if launcher == "bf16" or (launcher == "fp16" and not use_cpu):
         return launcher == "bf16", launcher == "fp16", "from accelerate's configuration"
     if bf16 is False or fp16 is False:
         return False, False, "requested"
@@ -240,8 +240,9 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             if self.num_train_epochs > 1:
                 logger.info("The corpus is small; training %d epochs", self.num_train_epochs)
         elif "max_steps" not in self.given and self.max_steps * rows_per_step > rows:
-            length = "one epoch" if self.num_train_epochs == 1 else f"{self.num_train_epochs:g} epochs"
-            logger.info("The corpus is smaller than %d steps; training %s", self.max_steps, length)
+            logger.info(
+                "The corpus is small; training %g epoch(s), not %d steps", self.num_train_epochs, self.max_steps
+            )
             self.max_steps = -1
 
     def view_settings(

@@ -262,10 +262,7 @@ def differences(stored: dict, now: dict) -> list[str]:
     found = [
         f"--{key} was {before.get(key, 'not given')}, now {after.get(key, 'not given')}"
         for key in sorted(before.keys() | after.keys())
-        if key not in skipped
-        and not key.startswith(NOT_COMPARED_PREFIXES)
-        and before.get(key) != after.get(key)
-        and before.get(key) != f"<{key.upper()}>"  # hidden by earlier versions
+        if key not in skipped and not key.startswith(NOT_COMPARED_PREFIXES) and before.get(key) != after.get(key)
     ]
     if stored["processes"] != now["processes"]:
         found.append(f"processes: {stored['processes']}, now {now['processes']}")

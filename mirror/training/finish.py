@@ -36,7 +36,7 @@ ASIDE = "_encoder"  # the underscore keeps it out of pushes
 # Not in the manifest: mirror-card rewrites the first three, and the note is not pushed.
 MERGE_FIGURE = "merge.svg"
 CHANGEABLE = (CARD, SCORES_FILE, FIGURE, MERGE_FIGURE, LOCAL_BASE)
-COMMIT_MESSAGES = {"mirror": "Mirror encoder", "cmlm": "CMLM encoder"}
+COMMIT_MESSAGES = {"mirror": "Mirror encoder", "cmlm": "CMLM encoder", "distilled": "Distilled encoder"}
 COMMANDS = {"run_mirror.py": "mirror-train", "run_eval.py": "mirror-eval"}  # mirror.tools.x is mirror-x
 
 

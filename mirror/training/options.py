@@ -331,6 +331,8 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
         if self.matryoshka_dims and self.projection_head:
             reason = "the loss does not see the saved vectors' first dimensions behind --projection_head"
             raise InputError(f"--matryoshka_dims: {reason}; leave out one of the two")
+        if self.keep_within is not None and not self.keep:
+            raise InputError("--keep_within is the loss that --keep allows; give --keep too, or leave it out")
         if self.select_by and self.validation_samples == 0:
             raise InputError(f"--select_by {self.select_by} needs held-out texts; leave out --validation_samples 0")
 

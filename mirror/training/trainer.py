@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence, Sized
 from contextlib import nullcontext, suppress
+from copy import copy
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -30,7 +31,6 @@ from mirror.data.corpus import as_corpus, load_corpus
 from mirror.data.document_corpus import title_pairs
 from mirror.data.source import source_settings
 from mirror.evaluation.encoding import EmbeddingCache, fingerprint
-from mirror.evaluation.own_text import are_names
 from mirror.evaluation.run import make_task_scorer
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
@@ -38,7 +38,7 @@ from mirror.modeling.pooling import pool, without_first
 from mirror.modeling.read_checkpoint import ROLES
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training import selection
-from mirror.training.base_encoder import add_lora, load_base, merged, passage_length, settings_of
+from mirror.training.base_encoder import add_lora, load_base, merged, passages_for, settings_of
 from mirror.training.config import MirrorConfig
 from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
 from mirror.training.gradient_cache import backward_through_cache, texts_in_memory
@@ -92,10 +92,10 @@ class MirrorTrainer(EncoderTrainer):
         **kwargs,
     ):
         refuse_arguments(kwargs)
-        args = args or MirrorConfig()
+        args = copy(args) if args else MirrorConfig()  # of which a second trainer can be made
         set_seed(args.seed)
         if isinstance(train_dataset, str | Path):
-            train_dataset = load_corpus(train_dataset, max_tokens=passage_length(model, args))
+            train_dataset = load_corpus(train_dataset, **passages_for(model, args, processing_class))
         score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
         self._score_kept = selection.make_kept_score(args.keep, args.data_dir) if args.keep else None
         known = settings_of(model)
@@ -103,8 +103,7 @@ class MirrorTrainer(EncoderTrainer):
             train_dataset = as_corpus(train_dataset)
             if args.finds_titles(known.get("pooling")):
                 train_dataset = title_pairs(train_dataset)
-        names = are_names(train_dataset.sample_texts(500))
-        self.base = load_base(model, known, processing_class, args, train_dataset.has_pairs, names)
+        self.base = load_base(model, known, processing_class, args, train_dataset)
         model, tokenizer = self.base.model, self.base.tokenizer
         objective = make_loss(args, self.base.dimension, loss)
         packed = configure_noise_and_packing(
@@ -129,11 +128,13 @@ class MirrorTrainer(EncoderTrainer):
             raise InputError("--merge auto: no test fits the texts that are held out; give a weight, such as 0.5")
         if args.merge != "none" and args.lora_rank:
             raise InputError("--merge does not work with --lora_rank; leave out one of the two")
+        shortest = args.max_seq_length if args.pooling == "mean_padded" else None
+        if args.pad_to is not None and args.pad_to < (shortest or inf):
+            raise InputError(f"--pad_to {args.pad_to} is for --pooling mean_padded, at least its --max_seq_length")
         if packed:
             collator = PackedCollator(first_position(model), tokenizer.pad_token_id)
         else:
-            pad_to = args.max_seq_length if args.pooling == "mean_padded" else None
-            collator = TwoViewCollator(tokenizer, args.pad_to or pad_to)
+            collator = TwoViewCollator(tokenizer, args.pad_to or shortest)
         if args.mini_batch_size:
             collator = MiniBatchCollator(collator, args.mini_batch_size)
         settings = collect_settings(args, model_name_or_path=self.base.name, **source_settings(source))

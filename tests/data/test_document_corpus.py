@@ -18,7 +18,7 @@ from mirror.data.corpus import as_corpus, load_corpus, load_texts, load_training
 from mirror.data.docstrings import Docstring
 from mirror.data.document_corpus import title_pairs
 from mirror.data.source import CorpusSource
-from mirror.training.base_encoder import passage_length
+from mirror.training.base_encoder import passages_for
 from mirror.training.config import MirrorConfig
 from mirror.training.trainer import MirrorTrainer
 from run_mirror import main
@@ -67,6 +67,8 @@ def test_documents_are_held_out_as_a_whole(folder, tokenizer, pairs):
     assert hold_out(corpus, 0)[1] is None
     with pytest.raises(InputError, match="--validation_samples 2: every document has at least [0-9]+ rows; give more"):
         hold_out(corpus, 2)
+    with pytest.raises(InputError, match="--validation_samples 10000: leaves no text to train on; give fewer"):
+        hold_out(corpus, 10_000)
 
 
 def test_a_text_of_the_held_out_part_is_not_trained_on(tmp_path, tokenizer):
@@ -225,15 +227,17 @@ def test_passages_are_as_long_as_the_texts_of_the_encoder(folder, bert_folder, t
     lengths = {}
     for tokens in (16, 32_000):
         (encoder / "mirror_config.json").write_text(json.dumps(settings | {"max_seq_length": tokens}))
-        lengths[tokens] = passage_length(str(encoder), MirrorConfig())
-    assert lengths == {16: 16, 32_000: 128} and passage_length(plain, MirrorConfig()) == 50
-    assert passage_length(str(encoder), MirrorConfig(max_seq_length=24)) == 24
-    assert passage_length(str(encoder), MirrorConfig(level="passage")) == 512
-    assert passage_length(str(encoder), MirrorConfig(pooling="cls")) == 50  # then it is no encoder
-    assert passage_length(tiny_decoder("llama"), MirrorConfig()) == 50  # a model without a folder
+        lengths[tokens] = passages_for(str(encoder), MirrorConfig())["max_tokens"]
+    assert lengths == {16: 16, 32_000: 128} and passages_for(plain, MirrorConfig())["max_tokens"] == 50
+    assert passages_for(str(encoder), MirrorConfig(max_seq_length=24))["max_tokens"] == 24
+    assert passages_for(str(encoder), MirrorConfig(level="passage"))["max_tokens"] == 512
+    assert passages_for(str(encoder), MirrorConfig(pooling="cls"))["max_tokens"] == 50  # then it is no encoder
+    assert passages_for(tiny_decoder("llama"), MirrorConfig())["max_tokens"] == 50  # a model without a folder
 
     (encoder / "mirror_config.json").write_text(json.dumps(settings))
     config = MirrorConfig(output_dir=str(tmp_path / "out"), validation_samples=0, per_device_train_batch_size=20)
     trainer = MirrorTrainer(str(encoder), config, str(folder))
     lengths = [len(trainer.base.tokenizer(text)["input_ids"]) for text in trainer.corpus.rows["text"]]
     assert 12 < max(lengths) <= 16
+    by_hand = load_corpus(str(folder), tokenizer=lambda: trainer.base.tokenizer, max_tokens=16)
+    assert sorted(trainer.corpus.rows["text"]) == sorted(by_hand.rows["text"])

@@ -148,6 +148,15 @@ def read(path, tokenizer, max_tokens=64):
     return [(passage.heading, passage.kind, passage.text) for document in documents for passage in document.passages]
 
 
+def test_the_names_of_chapters_are_addresses(tokenizer, tmp_path):
+    write_epub(tmp_path / "a.epub", ["<p>The first chapter is here.</p>"])
+    with zipfile.ZipFile(tmp_path / "a.epub") as book, zipfile.ZipFile(tmp_path / "b.epub", "w") as other:
+        for name in book.namelist():
+            content = book.read(name).replace(b'href="0.xhtml"', b'href="../Text/chapter%201.xhtml"')
+            other.writestr("Text/chapter 1.xhtml" if name.endswith("0.xhtml") else name, content)
+    assert read(tmp_path / "b.epub", tokenizer) == read(tmp_path / "a.epub", tokenizer) != []
+
+
 @pytest.mark.parametrize(
     ("name", "content"),
     [("a.md", MARKDOWN), ("a.html", HTML), ("a.rst", RST), ("a.ipynb", json.dumps(NOTEBOOK)), ("a.epub", HTML)],

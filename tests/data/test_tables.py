@@ -105,6 +105,7 @@ def test_a_text_stays_as_it_is_spelled(tmp_path, ending):
         ("pretty.json", '{\n "text": "a"\n}\n{\n "text": "b"\n}\n', ["a", "b"]),
         ("list.json", '\n["a", "b"]', ["a", "b"]),
         ("columns.json", '{\n "text": ["a", "b"], "n": [1, 2]\n}', ["a", "b"]),
+        ("dumped.json", '{"text": ["a", "b"], "n": [1, 2]}', ["a", "b"]),
     ],
 )  # fmt: skip
 def test_other_forms_of_a_file(tmp_path, name, content, expected):

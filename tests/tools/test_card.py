@@ -15,6 +15,7 @@ from huggingface_hub import ModelCard
 
 import run_mirror
 from mirror.common.errors import InputError
+from mirror.common.files import is_complete
 from mirror.modeling.encoder import Encoder
 from mirror.tools import card
 from mirror.training.card import render_card, training_facts
@@ -101,9 +102,15 @@ def test_languages_that_the_base_model_does_not_name_are_given_by_a_flag(trained
     assert ModelCard.load(trained / "README.md").data.language is None
     refresh(monkeypatch, trained, "--language", "en", "de")
     refresh(monkeypatch, trained)  # they stay
-    assert ModelCard.load(trained / "README.md").data.language == ["en", "de"]
+    assert ModelCard.load(trained / "README.md").data.language == ["en", "de"] and is_complete(trained)
     with pytest.raises(InputError, match="--language English: not a language code"):
         refresh(monkeypatch, trained, "--language", "English")
+
+
+def test_the_card_has_the_width_of_shorter_vectors(trained):
+    path = trained / "mirror_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"truncate_dim": 16}))
+    assert "vectors of 16 dimensions" in render_card(trained)
 
 
 def test_the_paper_is_cited_in_bibtex():

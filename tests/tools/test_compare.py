@@ -101,6 +101,8 @@ def test_tasks_rank_them_where_there_are_labels(run):
     lines, record = run("tiny", "--tasks", "mine", "pairs.csv")  # BM25 has no score of pairs
     assert [each["name"] for each in record["ranking"]] == ["tiny"] and "mine" in lines[0] and "pairs" in lines[0]
     assert lines[-1].endswith("--train_file my_texts.txt --output_dir out/adapted")
+    (tiny,) = record["ranking"]
+    assert tiny["dimension"] == 32 and "unknown_tokens" not in tiny and "texts_per_second" not in tiny  # without texts
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from mirror.common.errors import InputError
 from mirror.common.vectors import top_k, unit_length
 from mirror.tools import index, search
-from mirror.tools.index import TextIndex, build_index
+from mirror.tools.index import TextIndex, build_index, is_index
 from tests.tools.test_search import folder  # noqa: F401 (a fixture)
 
 
@@ -49,6 +49,14 @@ def test_matches_are_those_of_the_exact_search(folder, tmp_path, monkeypatch, ca
     assert printed[0] == printed[1] == printed[2] and len(printed[0]) == 5
     assert printed[0][0].keys() == {"query", "rank", "text", "id", "columns"}
     np.testing.assert_allclose(scores[1:], [scores[0]] * 2, atol=2e-6)
+    monkeypatch.setattr(sys, "argv", [*sys.argv[:2], where, "a red bird", "--index", str(tmp_path / "other")])
+    with pytest.raises(InputError, match="index is an index already; leave out --index"):
+        search.main()
+
+
+def test_a_folder_of_documents_with_a_file_of_that_name_is_no_index(tmp_path):
+    (tmp_path / "index.json").write_text('{"pages": []}')  # as site generators write
+    assert not is_index(str(tmp_path))
 
 
 def test_a_build_that_was_killed_goes_on_where_it_stopped(rows, vectors, tmp_path, monkeypatch):

@@ -110,12 +110,14 @@ def test_interactive_queries_on_a_terminal(folder, sentences):
 
 def test_what_is_wrong_is_one_line(folder, bert_folder, monkeypatch):
     out, texts = str(folder / "out"), str(folder / "texts.txt")
+    (folder / "queries.txt").write_text("a query\n")
     for argv, message in (
         ([out, str(folder / "absent.txt"), "q"], r"absent.txt: no such file"),
         ([texts, texts, "q"], "cannot load model '.*texts.txt': it is a file; give a model folder"),
         ([bert_folder, texts, "q"], "plain masked LM .* pass --pooling"),
         ([out, "x", "q", "--top_k", "0"], "'0' is not a positive number"),
         ([out, texts, "caf\udce9"], "argument QUERY: not UTF-8"),
+        ([out, texts, "--queries", str(folder / "*.txt")], r"--queries .*\*.txt is 2 files; name one"),
     ):
         monkeypatch.setattr(sys, "argv", ["mirror.tools.search", *argv])
         with pytest.raises(InputError, match=message):

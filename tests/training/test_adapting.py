@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 from itertools import permutations
 
+import pandas as pd
 import pytest
 from torch import nn
 
+from mirror.common.errors import InputError
+from mirror.data.corpus import load_corpus
 from mirror.modeling.backbone import load_backbone
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training.base_encoder import describe_base
@@ -146,6 +149,39 @@ def test_the_start_says_what_differs_from_the_settings_of_the_paper(model, model
     line = describe_base(model, None, nn.Sequential(), config, changed)
     assert line.startswith(f"base: {model} is a masked language model; settings of the paper for ")
     assert line.partition(", except: ")[2] == ", ".join(differences)
+
+
+def test_the_start_says_what_is_held_out_and_kept(bert_folder, sentences, tmp_path, caplog):
+    flags = {"output_dir": str(tmp_path), "per_device_train_batch_size": 20, "validation_samples": 80}
+    with caplog.at_level("INFO"):
+        texts = load_corpus(pd.DataFrame({"text": sentences}), keep_duplicates=True)
+        MirrorTrainer(bert_folder, MirrorConfig(**flags), texts)
+    assert "a mean without padding, 80 held out" in caplog.text and "--keep_duplicates" not in caplog.text
+
+
+def test_a_configuration_can_be_used_for_several_bases(bert_folder, sentences, tmp_path):
+    """What one base needs is not taken for what the user gave for the next."""
+    model, tokenizer = load_backbone(bert_folder, "mean")
+    save_encoder(tmp_path / "encoder", model, tokenizer, "mean", max_seq_length=24)
+    config, fresh_config = (
+        MirrorConfig(output_dir=str(tmp_path / "out"), per_device_train_batch_size=20) for _ in range(2)
+    )
+    first = MirrorTrainer(str(tmp_path / "encoder"), config, sentences).args
+    second, fresh = (MirrorTrainer(bert_folder, each, sentences).args for each in (config, fresh_config))
+    assert (first.augmentation, first.max_seq_length) == ("query", 24)
+    for name in ("augmentation", "max_seq_length", "learning_rate", "max_steps", "pooling", "train_sampling_strategy"):
+        assert getattr(second, name) == getattr(fresh, name), name
+
+
+def test_the_padded_length_is_for_a_padded_mean(bert_folder, sentences, tmp_path):
+    flags = {"output_dir": str(tmp_path), "per_device_train_batch_size": 20, "max_seq_length": 24}
+    for pooling, length in (("mean", 32), ("mean_padded", 23), ("mean_padded", 0)):
+        with pytest.raises(
+            InputError, match=f"--pad_to {length} is for --pooling mean_padded, at least its --max_seq"
+        ):
+            MirrorTrainer(bert_folder, MirrorConfig(**flags, pooling=pooling, pad_to=length), sentences)
+    trainer = MirrorTrainer(bert_folder, MirrorConfig(**flags, pooling="mean_padded", pad_to=32), sentences)
+    assert next(iter(trainer.get_train_dataloader()))["input_ids"].shape[-1] == 32
 
 
 def test_the_start_with_an_encoder_does_not_name_its_own_settings_twice():

@@ -164,6 +164,7 @@ def test_precision_is_chosen_unless_said(monkeypatch):
     assert not fp16 and reason.startswith("auto") and isinstance(bf16, bool)
     monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "fp16")
     assert choose_precision(None, None, False)[:2] == (False, True)
+    assert choose_precision(None, None, True) == (bf16, False, reason)  # a CPU does not train in float16
 
 
 def test_a_run_on_a_cpu_has_no_subnormal_numbers(parse):

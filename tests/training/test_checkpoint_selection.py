@@ -22,11 +22,12 @@ def encoder(bert_folder):
 
 
 def test_the_checkpoint_of_the_best_score_is_kept(bert_folder, sentences, tmp_path, monkeypatch):
-    (tmp_path / "texts.txt").write_text("\n".join(sentences))
+    texts = [f"{text} {sentences[number - 1]}" for number, text in enumerate(sentences)]  # of six words and more
+    (tmp_path / "texts.txt").write_text("\n".join(texts))
     flags = ["--model_name_or_path", bert_folder, "--train_file", tmp_path / "texts.txt", "--max_seq_length", 24]
     flags += ["--output_dir", tmp_path / "out", "--per_device_train_batch_size", 20, "--num_train_epochs", 2]
     flags += ["--select_by", "--validation_samples", 60, "--eval_steps", 3]
-    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags), "--learning_rate", "3e-2"])
+    monkeypatch.setattr(sys, "argv", ["run_mirror.py", *map(str, flags), "--learning_rate", "5e-2"])
     main()
     history = json.loads((tmp_path / "out" / "trainer_state.json").read_text())["log_history"]
     curve = {row["step"]: row["eval_own_text"] for row in history if "eval_own_text" in row}

@@ -69,7 +69,8 @@ def test_a_run_within_the_bound_goes_to_its_end(bert_folder, sentences, tmp_path
 def test_select_by_chooses_among_the_steps_within_the_bound(bert_folder, sentences, tmp_path, scored):
     scored(0.8, 0.8, 0.8, 0.7)
     flags = FLAGS | {"validation_samples": 60, "select_by": "own_text", "learning_rate": 1e-2}
-    trainer = make_trainer(bert_folder, sentences, tmp_path, keep="mine", **flags)
+    texts = [f"{text} {sentences[number - 1]}" for number, text in enumerate(sentences)]  # of six words and more
+    trainer = make_trainer(bert_folder, texts, tmp_path, keep="mine", **flags)
     trainer.train()
     curve = {row["step"]: row["eval_own_text"] for row in trainer.state.log_history if "eval_own_text" in row}
     assert list(curve) == [0, 2, 4, 6]
