@@ -34,6 +34,7 @@ MISTAKES = (
     ("run_mirror --config recipes/word-bert.yaml --train_file absent.txt", "absent.txt: no such file"),
     ("run_mirror --config elsewhere/word-bert.yaml", "--config elsewhere/word-bert.yaml: [Errno 2] No such file"),
     ("run_mirror --temperature 1 2", "--temperature takes one value, got 1 2"),
+    ("run_mirror --level word --prompt a word", "--prompt takes one value, got a word"),
     ("run_mirror --pair_separator=a b", "--pair_separator takes one value, got a b"),
     ("run_mirror texts.txt", "unexpected argument 'texts.txt': it follows no flag"),
     ("run_cmlm --margin 0.1 0.2", "--margin takes one value, got 0.1 0.2"),
