@@ -76,13 +76,13 @@ def stored_rows(
     note = place.with_suffix(".txt")  # what was left out, to warn of it again
     # A process id would not keep two containers apart that share the folder.
     temporary = place.with_name(f"_{key}.{uuid.uuid4().hex}.tmp")
+    LEFT_OUT.pop(path, None)  # of what the file was before
     with reading(str(path)):
         place.parent.mkdir(parents=True, exist_ok=True)
         is_stored = place.is_file() and _has_end(place)
         if place.is_file() and not is_stored:
             logger.warning(TRUNCATED, place)
         if not is_stored:
-            LEFT_OUT.pop(path, None)  # of what the file was before
             try:
                 with temporary.open("wb") as file, pa.ipc.new_stream(file, text_schema(columns)) as writer:
                     for batch in arrow_batches(generate(), columns):
