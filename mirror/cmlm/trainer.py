@@ -127,6 +127,7 @@ class CMLMTrainer(EncoderTrainer):
             flags = {"betas": (args.adam_beta1, args.adam_beta2), "eps": args.adam_epsilon}
             lamb = PaperLamb, {"lr": args.learning_rate, **flags}
         settings = collect_settings(args, model_name_or_path=name, **data_settings)
+        settings.pop("train_sampling_strategy", None)  # always the same; without it, runs of earlier versions resume
         super().__init__(
             model=model,
             args=args,

@@ -55,8 +55,7 @@ def load_corpus(
     if isinstance(source, IterableDataset) or _columns_in(source):
         return as_corpus(source, CorpusSource(**options))
     if not isinstance(source, CorpusSource):
-        names = [source] if isinstance(source, str | Path) else source
-        source = CorpusSource(train_file=[str(name) for name in names])
+        source = CorpusSource(train_file=source if isinstance(source, str | Path) else [*map(str, source)])
     source = replace(source, **options)
     if not (source.train_file or source.dataset_name):
         raise InputError("no texts; name files in train_file, or a dataset in dataset_name")
@@ -67,8 +66,8 @@ def load_corpus(
 
 
 def load_texts(source: CorpusSource) -> list[str]:
-    """Return the distinct texts of files, and of documents their passages without the anchors of pairs."""
-    return load_corpus(replace(source, pairs=["none"])).rows["text"][:]
+    """Return the distinct texts that `load_training_corpus` reads, and of documents the passages without the anchors of pairs."""
+    return load_training_corpus(replace(source, pairs=["none"])).rows["text"][:]
 
 
 def load_training_corpus(source: CorpusSource, **documents) -> Corpus:

@@ -230,9 +230,9 @@ def objects_of(path: Path, wanted: Sequence[str] = ()) -> Iterator[tuple[int, di
     is_by_line = not first.startswith("[")
     if is_by_line and ending_of(path) == "json":
         try:
-            columns = _json.decode(first)
-            is_by_line = not (columns and all(isinstance(values, list) for _, values in columns))
-        except (ValueError, RecursionError, TypeError):
+            row = _json.decode(first)
+            is_by_line = not (isinstance(row, tuple) and row and all(isinstance(values, list) for _, values in row))
+        except (ValueError, RecursionError):
             is_by_line = False
     for number, row in _objects_by_line(path) if is_by_line else _objects_of_whole(path):
         if not isinstance(row, tuple):

@@ -184,10 +184,8 @@ def markdown_blocks(text: str) -> Parsed:
         text = text[front.end() :]
         with suppress(yaml.YAMLError, ValueError):
             fields = yaml.safe_load(front[1])
-    title = fields.get("title") if isinstance(fields, dict) else ""
-    title = (
-        squeezed(str(title)) if isinstance(title, str | int | float) else ""
-    )  # no list, which aliases could make huge
+    title = fields.get("title") if isinstance(fields, dict) else None
+    title = "" if isinstance(title, list | dict | None) else squeezed(str(title))  # aliases can make a list huge
     text = TAB.sub(lambda found: found[0] if found[2] else f"{found[3]}!!! tab ", text)  # a tab is a note
     own_title, blocks = html_blocks(_markdown_parser().render(text))
     return Parsed(title or own_title, blocks)

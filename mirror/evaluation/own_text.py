@@ -38,6 +38,7 @@ KINDS = {
     "headings": "found by the other text of their pair, such as a heading",
     "pairs": "of the second column found by the first",
 }
+TOGETHER = {2: "both together", 3: "all together"}  # by the number of tests
 ADVICE = "other noise (--augmentation span or delete), fewer steps or more texts, or another --learning_rate"
 
 
@@ -241,8 +242,7 @@ def describe_scores(scores: Sequence[dict], together: dict[str, float] | None = 
     if "bm25" in scores[0]:
         lines[0] += f" (BM25 {short(scores[0]['bm25'])})"
     if together:
-        tests = "both" if len(scores) == 2 else "all"
-        lines.append(line(together, f"{tests} together: the geometric mean of their mean reciprocal ranks"))
+        lines.append(line(together, f"{TOGETHER[len(scores)]}: the geometric mean of their mean reciprocal ranks"))
     if (documents := scores[0].get("documents", MIN_DOCUMENTS)) < MIN_DOCUMENTS:
         lines.append(f"  The texts are of {documents} documents or chapters only, so numbers after ± are too small.")
     decisive = together or scores[0]

@@ -126,7 +126,7 @@ def read_rows(args: argparse.Namespace) -> Dataset:
 
 
 def facts_of(encoder: Encoder, texts: Sequence[str], batch_size: int) -> dict[str, float | int]:
-    """Measure what an encoder costs here, and of N texts, if there are any, which shares of the tokens it does not know or cuts."""
+    """Measure what an encoder costs, and on N texts, if any, its speed here and the tokens that it does not know or cuts."""
     from mirror.modeling.backbone import unknown_share
 
     weights = [*encoder.model.parameters(), *encoder.head.parameters()]

@@ -48,7 +48,7 @@ def main() -> None:
     configure_logging(logging.WARNING)
     logger.setLevel(logging.INFO)
     from mirror.common import trust
-    from mirror.data.corpus import load_texts, load_training_corpus
+    from mirror.data.corpus import load_texts
     from mirror.data.source import CorpusSource
 
     try:
@@ -63,9 +63,8 @@ def main() -> None:
         reason = os.strerror(error.errno) if isinstance(error, OSError) else error
         raise InputError(f"--port {args.port}: {reason}; choose another port") from error
     before = args.before or base_model(Path(args.model))
-    files = (args.texts,) if args.texts else ()
-    source = CorpusSource(train_file=files, text_column=args.text_column, max_train_samples=args.max_texts)
-    texts = load_texts(source) if files else load_training_corpus(source).rows["text"][:]
+    source = CorpusSource(train_file=args.texts, text_column=args.text_column, max_train_samples=args.max_texts)
+    texts = load_texts(source)
     logger.info("Loaded %s texts from %s", f"{len(texts):,}", args.texts or "the docstrings of the installed packages")
     page = build_demo(before, args.model, texts, args.pooling, args.top_k)
     address = {"server_name": LOOPBACK, "server_port": args.port, "app_kwargs": {"middleware": local_middleware()}}

@@ -73,7 +73,7 @@ def main() -> None:
     )
     checkpoint = preflight(config, args.model)
     source = CorpusSource(train_file=[args.texts], text_column=args.text_column, max_train_samples=args.max_texts)
-    corpus, held_out = hold_out(load_corpus(replace(source, pairs=["none"])))
+    corpus, held_out = hold_out(load_corpus(source, pairs=["none"]))
     texts = corpus.rows["text"][:]
     if len(texts) < 2:
         raise InputError(f"--texts {args.texts}: one text; give many, or at least 2")

@@ -286,7 +286,7 @@ def main() -> None:
         check_packages(runtime)
     from mirror.common import trust
     from mirror.common.files import lock_output_dir
-    from mirror.data.corpus import load_texts, load_training_corpus
+    from mirror.data.corpus import load_texts
     from mirror.data.source import CorpusSource
     from mirror.modeling.encoder import Encoder
     from mirror.modeling.static import StaticModel
@@ -305,8 +305,8 @@ def main() -> None:
         message = "which runtimes of exported models do not support; use cls, mean or max"
         raise InputError(f"{folder} uses pooling '{encoder.pooling}', {message}")
     tasks = tasks_to_score(args.eval_tasks, args.data_dir) if args.int8 else []
-    source = CorpusSource(train_file=(args.texts,) if args.texts else (), max_train_samples=SAMPLE)
-    texts = load_texts(source) if args.texts else load_training_corpus(source).rows["text"][:]
+    source = CorpusSource(train_file=args.texts, max_train_samples=SAMPLE)
+    texts = load_texts(source)
     is_run = (folder / FILE).exists()
     name = name_on_unedited_card(folder) if is_run else None  # before the export, because a new card describes it
     for runtime in runtimes:

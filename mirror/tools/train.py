@@ -21,6 +21,7 @@ def main() -> None:
 
     # Imported here so that --help and errors in the flags are immediate.
     from mirror.data.corpus import load_training_corpus
+    from mirror.data.documents import are_documents
     from mirror.evaluation.run import make_plan
     from mirror.training.base_encoder import passages_for
     from mirror.training.run_setup import preflight
@@ -34,7 +35,9 @@ def main() -> None:
         make_kept_score(config.keep, config.data_dir)
     checkpoint = preflight(config, script_args.model_name_or_path)
     with config.main_process_first(desc="corpus"):
-        corpus = load_training_corpus(data_args.source(), **passages_for(script_args.model_name_or_path, config))
+        documents = data_args.train_file and are_documents(data_args.train_file)
+        passages = passages_for(script_args.model_name_or_path, config) if documents else {}
+        corpus = load_training_corpus(data_args.source(), **passages)
     trainer = MirrorTrainer(model=script_args.model_name_or_path, args=config, train_dataset=corpus)
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.finish()  # save, verify, record, card, push

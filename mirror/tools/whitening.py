@@ -116,8 +116,7 @@ def main() -> None:
     from mirror.data.source import CorpusSource
 
     trust.grant(args.allow_pickle, args.trust_remote_code)
-    files = tuple(args.text_file)
-    source = CorpusSource(train_file=files, text_column=args.text_column, max_train_samples=args.max_samples)
+    source = CorpusSource(train_file=args.text_file, text_column=args.text_column, max_train_samples=args.max_samples)
     texts = load_texts(source)
     whiten = args.whiten is not None
     count = args.whiten or None if whiten else args.num_components

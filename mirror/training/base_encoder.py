@@ -70,7 +70,7 @@ def settings_of(model: str | PreTrainedModel) -> dict:
 def passages_for(
     model: str | PreTrainedModel, args: MirrorConfig, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> dict[str, object]:
-    """Return `tokenizer` and `max_tokens` of `load_corpus`: passages are at most as long as an encoder's texts, or as in `args`."""
+    """Return `tokenizer` and `max_tokens` of `load_corpus`: at most as long as an encoder's texts, or as in `args`."""
     known, name = settings_of(model), model if isinstance(model, str) else model.name_or_path
     own = args.own_length(known.get("pooling"), known.get("max_seq_length"))
     longest = args.max_seq_length if args.level == "passage" else PASSAGE_TOKENS
@@ -85,7 +85,7 @@ def load_base(
     args: MirrorConfig,
     corpus: Corpus,
 ) -> BaseEncoder:
-    """Load the base model, whose `settings_of` are `known`, and fill in what `args` leaves open for it and the corpus. Log both."""
+    """Load the base model, with `settings_of` it, and fill in what `args` leaves open. Log both."""
     pairs, names = corpus.has_pairs, are_names(corpus.sample_texts(500))
     if not isinstance(model, str) and any(type(each).__module__.startswith("peft.") for each in model.modules()):
         advice = "pass model.merge_and_unload(), and lora_rank for new ones"

@@ -164,14 +164,14 @@ def describe_views(settings: dict) -> str:
         noise = f"span of {settings['span_mask_length']} characters masked"
     else:
         noise = f"augmentation {augmentation}" + (f" with rate {rate}" if rate else "")
-    if token := settings.get("mask_token"):
+    if (token := settings.get("mask_token")) and token != "<MASK_TOKEN>":  # of earlier versions, for any
         noise += f" by '{token}'"
     return f"{noise} in the second view"
 
 
 def corpus_facts(record: RunRecord) -> dict[str, str]:
     """Return the rows of the card about the texts: the corpus report, and the tests on held-out texts."""
-    from mirror.evaluation.own_text import KINDS  # imports torch
+    from mirror.evaluation.own_text import KINDS, TOGETHER  # imports torch
 
     report, kept = record.corpus, record.kept
     if report:
@@ -189,8 +189,9 @@ def corpus_facts(record: RunRecord) -> dict[str, str]:
         rows = {"texts": "streamed: each text read once, duplicates not detected"}
     tests = {f"{test['texts']:,} held-out texts {KINDS[test['test']]}": test for test in record.own_text or ()}
     if record.own_text_together:
-        which = "both" if len(record.own_text) == 2 else "all"
-        tests[f"{which} together, geometric mean of their mean reciprocal ranks"] = record.own_text_together
+        tests[f"{TOGETHER[len(record.own_text)]}, geometric mean of their mean reciprocal ranks"] = (
+            record.own_text_together
+        )
     for name, test in tests.items():
         change = f"{test['change']:+.3f} ± {test['margin']:.3f}"
         rows[name] = f"{test['before']:.3f} before, {test['after']:.3f} after ({change})"

@@ -240,9 +240,7 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             if self.num_train_epochs > 1:
                 logger.info("The corpus is small; training %d epochs", self.num_train_epochs)
         elif "max_steps" not in self.given and self.max_steps * rows_per_step > rows:
-            logger.info(
-                "The corpus is small; training %g epoch(s), not %d steps", self.num_train_epochs, self.max_steps
-            )
+            logger.info("Small corpus: training %g epoch(s), not %d steps", self.num_train_epochs, self.max_steps)
             self.max_steps = -1
 
     def view_settings(

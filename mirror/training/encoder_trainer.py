@@ -90,7 +90,7 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         corpus_report: facts about the training texts, which come from the Hub dataset `dataset_name` if that is given.
 
     Attributes:
-        method: "mirror" or "cmlm", for the record and the card.
+        method: "mirror", "cmlm" or "distilled", for the record and the card.
         summary: the log line that describes a step.
         measured: scores of `train` for the record, by the names of `RunRecord`.
     """
@@ -262,7 +262,9 @@ def differences(stored: dict, now: dict) -> list[str]:
     found = [
         f"--{key} was {before.get(key, 'not given')}, now {after.get(key, 'not given')}"
         for key in sorted(before.keys() | after.keys())
-        if key not in skipped and not key.startswith(NOT_COMPARED_PREFIXES) and before.get(key) != after.get(key)
+        if key not in skipped
+        and not key.startswith(NOT_COMPARED_PREFIXES)
+        and before.get(key) not in (after.get(key), f"<{key.upper()}>")  # hidden by earlier versions
     ]
     if stored["processes"] != now["processes"]:
         found.append(f"processes: {stored['processes']}, now {now['processes']}")

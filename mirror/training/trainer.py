@@ -105,6 +105,9 @@ class MirrorTrainer(EncoderTrainer):
                 train_dataset = title_pairs(train_dataset)
         self.base = load_base(model, known, processing_class, args, train_dataset)
         model, tokenizer = self.base.model, self.base.tokenizer
+        shortest = args.max_seq_length if args.pooling == "mean_padded" else None
+        if args.pad_to is not None and args.pad_to < (shortest or inf):  # before the texts are tokenized
+            raise InputError(f"--pad_to {args.pad_to} is for --pooling mean_padded, at least its --max_seq_length")
         objective = make_loss(args, self.base.dimension, loss)
         packed = configure_noise_and_packing(
             model, args.pooling, args.packing, args.dropout_rate, args.drophead_rate, args.controlled_dropout
@@ -128,9 +131,6 @@ class MirrorTrainer(EncoderTrainer):
             raise InputError("--merge auto: no test fits the texts that are held out; give a weight, such as 0.5")
         if args.merge != "none" and args.lora_rank:
             raise InputError("--merge does not work with --lora_rank; leave out one of the two")
-        shortest = args.max_seq_length if args.pooling == "mean_padded" else None
-        if args.pad_to is not None and args.pad_to < (shortest or inf):
-            raise InputError(f"--pad_to {args.pad_to} is for --pooling mean_padded, at least its --max_seq_length")
         if packed:
             collator = PackedCollator(first_position(model), tokenizer.pad_token_id)
         else:

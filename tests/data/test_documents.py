@@ -556,7 +556,8 @@ def test_directives_of_sphinx_are_read_without_their_options(name, tmp_path):
 def test_a_title_of_front_matter_is_a_text_and_no_list_of_aliases(tmp_path):
     (tmp_path / "a.md").write_text("---\na: &a [x, x]\nb: &b [*a, *a]\ntitle: [*b, *b]\n---\n\n# Heading\n\nA text.\n")
     (tmp_path / "b.md").write_text("---\ntitle: 2026\n---\n\n# Heading\n\nA text.\n")
-    assert [parse(tmp_path / name).title for name in ("a.md", "b.md")] == ["", "2026"]
+    (tmp_path / "c.md").write_text("---\ntitle: 2026-11-29\n---\n\nA text.\n")  # YAML reads a date
+    assert [parse(tmp_path / f"{name}.md").title for name in "abc"] == ["", "2026", "2026-11-29"]
 
 
 def test_dialects_of_markdown_are_prose(tmp_path):

@@ -63,6 +63,9 @@ def test_the_mask_token_is_recorded_and_compared_as_it_is(bert_folder, sentences
     trainer = make_trainer(bert_folder, sentences, tmp_path, **OPTIONS, mask_token="[X]")
     assert trainer.settings["mask_token"] == "[X]"
     assert describe_views(trainer.settings) == "span of 5 characters masked by '[X]' in the second view"
+    hidden = of_settings(mask_token="<MASK_TOKEN>")  # a checkpoint of an earlier version
+    assert differences(hidden, of_settings(mask_token="[X]")) == differences(hidden, of_settings()) == []
+    assert " by " not in describe_views(trainer.settings | {"mask_token": "<MASK_TOKEN>"})
     assert differences(of_settings(mask_token="[X]"), of_settings()) == ["--mask_token was [X], now not given"]
 
 
