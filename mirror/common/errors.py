@@ -137,8 +137,8 @@ def run_main(main: Callable[[], None]) -> None:
         finally:
             sys.stdout.flush()
     except InputError as error:
-        # An error in a worker of torch's DataLoader arrives as a traceback whose last line is the message.
-        _exit_with(str(error).strip().rpartition("\n")[2].removeprefix(f"{__name__}.InputError: "), 2)
+        # An error in a worker of torch's DataLoader arrives as a traceback that ends with the message.
+        _exit_with(" ".join(str(error).rpartition(f"{__name__}.InputError: ")[2].splitlines()), 2)
     except KeyboardInterrupt:
         _exit_with("stopped by Ctrl-C", 128 + signal.SIGINT)
     except BrokenPipeError:

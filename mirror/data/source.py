@@ -43,10 +43,10 @@ class SourceArguments:
     )
 
     def __post_init__(self) -> None:
-        if self.train_file and self.dataset_name:
-            raise InputError("give --train_file or --dataset_name, not both")
-        if self.text_column and self.pair_columns:
-            raise InputError("give --text_column or --pair_columns, not both")
+        either = ("train_file", "dataset_name"), ("train_file", "dataset_config_name"), ("text_column", "pair_columns")
+        for one, other in either:
+            if getattr(self, one) and getattr(self, other):
+                raise InputError(f"give --{one} or --{other}, not both")
         for name in ("train_file", "text_column", "pair_columns", "pairs"):
             if isinstance(value := getattr(self, name, None), str | Path):
                 setattr(self, name, [str(value)])

@@ -16,7 +16,6 @@ from mirror.common.errors import InputError
 from mirror.data.source import PASSAGE_TOKENS
 from mirror.evaluation.own_text import are_names
 from mirror.modeling import backbone
-from mirror.modeling.backbone import check_length, check_vocabulary, load_backbone, load_tokenizer, position_limit
 from mirror.modeling.encoder import Encoder, prompt_tokens
 from mirror.modeling.read_checkpoint import (
     ROLES,
@@ -92,16 +91,16 @@ def load_base(
         raise InputError(f"a model with adapters of peft is not trained as it is; {advice}")
     name = model if isinstance(model, str) else model.name_or_path
     if isinstance(model, str):  # with the pooling of the base, which may need its pooler
-        model, own_tokenizer = load_backbone(model, args.pooling or known.get("pooling") or "mean")
+        model, own_tokenizer = backbone.load_backbone(model, args.pooling or known.get("pooling") or "mean")
         tokenizer = tokenizer or own_tokenizer
-    tokenizer = tokenizer or load_tokenizer(name, model.config)
-    check_vocabulary(tokenizer, model.config, name)
+    tokenizer = tokenizer or backbone.load_tokenizer(name, model.config)
+    backbone.check_vocabulary(tokenizer, model.config, name)
     set_direction(model, args.attention_direction, name)
     if args.lora_rank and isinstance(model, StaticModel):
         raise InputError(f"--lora_rank: {name} is a static encoder, which has no layers; leave the flag out")
     changed = args.resolve_for(
         *(name, model.config.model_type, known.get("pooling"), pairs, names),
-        length=min(known["max_seq_length"], position_limit(model)) if known.get("max_seq_length") else None,
+        length=min(known["max_seq_length"], backbone.position_limit(model)) if known.get("max_seq_length") else None,
         direction=direction_of(model.config),
         masks=bool(args.mask_token) or tokenizer.mask_token_id is not None,
         weights=sum(weight.numel() for weight in model.parameters()),
@@ -114,7 +113,7 @@ def load_base(
     if names and not pairs and known.get("pooling") == args.pooling:
         harm = "to adapt an encoder to names can make linking worse: score it before and after (docs/biomedical.md)"
         logger.warning("most texts have fewer than six words; %s", harm)
-    check_length(model, args.max_seq_length)
+    backbone.check_length(model, args.max_seq_length)
     encoder = Encoder(model, tokenizer, args.pooling, args.max_seq_length, [*head])
     if len(head):
         encoder.check(name)
@@ -139,7 +138,7 @@ def load_base(
     if any(view_prompts) and taken >= args.max_seq_length:
         message = "the prompt has %d tokens, so --max_seq_length %d leaves none of a text: give a larger one"
         logger.warning(message, taken, args.max_seq_length)
-    longest = min(max(args.max_seq_length, known.get("max_seq_length") or 0), position_limit(model))
+    longest = min(max(args.max_seq_length, known.get("max_seq_length") or 0), backbone.position_limit(model))
     kept = {key: value for key, value in kept.items() if value}
     kept |= {} if known.get("include_prompt", True) else {"include_prompt": False}
     return BaseEncoder(name, model, tokenizer, head, prompt, view_prompts, skipped, kept, encoder.dimension, longest)

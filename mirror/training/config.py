@@ -33,6 +33,7 @@ FIXED = {
     "remove_unused_columns": (False, "the collator decides which columns reach the model"),
     "logging_nan_inf_filter": (False, "the first loss that is not finite stops the run"),
     "dataloader_persistent_workers": (False, "every epoch has new masks, and new workers to read them"),
+    "label_smoothing_factor": (0.0, "the losses here have none"),
 }
 _not_negative, _positive, _count = at_least(0), above(0), at_least(1)
 _moment = condition(lambda beta: 0 <= beta < 1, "in [0, 1)")
@@ -45,7 +46,7 @@ RANGES = {
         (_count, "gradient_accumulation_steps eval_accumulation_steps dataloader_prefetch_factor ddp_bucket_cap_mb"),
         (_count, "torch_empty_cache_steps"),
         (_not_negative, "max_grad_norm warmup_steps eval_delay save_total_limit dataloader_num_workers"),
-        (_not_negative, "label_smoothing_factor neftune_noise_alpha seed data_seed"),
+        (_not_negative, "neftune_noise_alpha seed data_seed"),
         # Without an epsilon, the row of a token that no batch has had becomes 0 / 0.
         (_positive, "logging_steps save_steps eval_steps num_train_epochs adam_epsilon"),
         (_moment, "adam_beta1 adam_beta2"),

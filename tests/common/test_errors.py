@@ -51,6 +51,13 @@ def test_a_disk_that_is_full_or_fails_is_one_line(number, fix, capsys):
     assert ends_with(main, capsys) == (2, line)
 
 
+def test_a_message_with_line_breaks_is_one_line(capsys):
+    def main():
+        raise InputError("a\nb.txt: no such file")
+
+    assert ends_with(main, capsys) == (2, "error: a b.txt: no such file\n")
+
+
 class Broken(Dataset):
     def __len__(self):
         return 4

@@ -139,6 +139,8 @@ def test_recipes_that_are_wrong(parse, recipe, text, message):
         (["--drophead_rate", "-0.1"], "--drophead_rate must be a share or probability"),
         (["--span_mask_length", "-1"], "--span_mask_length must be 0 or more"),
         (["--train_file", "a", "--dataset_name", "b"], "not both"),
+        (["--train_file", "a", "--dataset_config_name", "b"], "--train_file or --dataset_config_name, not both"),
+        (["--label_smoothing_factor", "0.1"], "--label_smoothing_factor must stay 0.0"),
         (["--pair_columns", "a"], "--pair_columns must be two names"),
         (["--max_train_samples", "0"], "--max_train_samples must be at least 1"),
         (["--config", "absent.yaml"], "absent.yaml"),
