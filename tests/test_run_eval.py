@@ -152,6 +152,8 @@ def test_a_second_run_uses_the_cache_of_the_first(bert_folder, data_dir, tmp_pat
         (["--tasks", "rg65", "--models", "a"], "give either --model_name_or_path or --models"),
         (["--tasks", "rg65", "--second_model_name_or_path", "a"], "is for the tasks bli_..., and none of them is in --tasks"),
         (["--tasks", "rg65", "--fit_on", "nowhere.txt"], "--fit_on nowhere.txt: no such file"),
+        (["--tasks", "rg65", "--fit_on", __file__], "--fit_on is for --remove_components; give both or none"),
+        (["--tasks", "rg65", "--max_seq_length", "2"], "--max_seq_length 2: two special tokens and a word need 3"),
         (["--tasks", "rg65", "--output_dir", __file__], "--output_dir .* cannot be a folder: File exists"),
         (["--task", "rg65"], "unknown flag --task; did you mean '--tasks'"),
         ([], "--tasks is missing"),

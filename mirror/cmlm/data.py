@@ -122,7 +122,7 @@ class EpochShuffledDataset:
 
 
 class BitextStream:
-    """Translations beside the rows of a stage: every row gets one, and no batch contains one twice.
+    """Translations beside the rows of a stage: every row gets one, and no batch contains one twice without smoothing.
 
     A pass over them is a whole number of batches, so no batch spans two passes.
     """

@@ -262,16 +262,19 @@ def load_cmlm(
     name_or_path: str,
     num_projections: int = 15,
     skip_connection: bool = False,
-    pooling: str = "mean",
+    pooling: str | None = None,
     from_scratch: bool = False,
 ) -> tuple[CMLMModel, PreTrainedTokenizerBase]:
-    """Load a model to train, and its tokenizer: any masked LM, or the checkpoint of an earlier stage."""
+    """Load a model to train, and its tokenizer: any masked LM, or the checkpoint of an earlier stage, by default with its pooling."""
     mlm, tokenizer = load_mlm(name_or_path, from_scratch)
     keep_pooler(mlm.base_model, name_or_path, from_scratch)
-    settings = {"num_projections": num_projections, "skip_connection": skip_connection, "pooling": pooling}
+    is_later = not from_scratch and trust.model_file(name_or_path, PARTS_FILE, PARTS_FOLDER)
+    if is_later and not pooling:
+        pooling = CMLMModelConfig.from_pretrained(name_or_path, subfolder=PARTS_FOLDER).pooling
+    settings = {"num_projections": num_projections, "skip_connection": skip_connection, "pooling": pooling or "mean"}
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     model = CMLMModel(CMLMModelConfig(backbone=mlm.config.to_dict(), **settings, **ids), mlm)
-    if not from_scratch and trust.model_file(name_or_path, PARTS_FILE, PARTS_FOLDER):
+    if is_later:
         load_parts(model, name_or_path)
     return model, tokenizer
 

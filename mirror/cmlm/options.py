@@ -92,8 +92,8 @@ class CMLMModelOptions:
     _argument_group_name = "Encoder"
 
     from_scratch: bool = flag(False, "Whether to start from random weights, in the architecture of the model.")
-    pooling: Annotated[str, one_of(POOLINGS)] = flag(
-        "mean", f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}."
+    pooling: Annotated[str | None, one_of(POOLINGS)] = flag(
+        None, f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}. Default: the earlier stage's, or mean."
     )
     max_seq_length: TokenCount = flag(
         None,
@@ -113,6 +113,7 @@ class CMLMOptions(CMLMRunOptions, StageOptions, RowOptions, CMLMModelOptions, Ba
     """All flags that `CMLMConfig` adds to transformers' `TrainingArguments`."""
 
     def __post_init__(self) -> None:
+        self.language = [self.language] if isinstance(self.language, str) else self.language
         if self.scale is None:
             self.scale = COSINE_SCALE if self.normalize_embeddings else 1.0
         run_checks(self, CMLMOptions)

@@ -15,7 +15,7 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from mirror.cmlm.model import NLI_LABELS
-from mirror.cmlm.options import CMLMDataArguments
+from mirror.cmlm.options import DOCUMENT_STAGES, CMLMDataArguments
 from mirror.common.errors import InputError
 from mirror.data.cache import map_rows
 from mirror.data.cleaning import clean
@@ -35,6 +35,9 @@ NO_GOLD_LABEL = ("-", "-1")  # SNLI and MultiNLI, where the annotators did not a
 
 def read_stage_data(stage: str, args: CMLMDataArguments) -> tuple[Parts, list[Dataset] | None]:
     """Read what a stage trains on: documents or pairs, and for `cmlm_bitext` documents with the translations beside."""
+    reads = {"train_file": DOCUMENT_STAGES, "bitext_file": ("cmlm_bitext", "bitext"), "nli_file": ("nli",)}
+    if unread := [f"--{name}" for name, stages in reads.items() if getattr(args, name) and stage not in stages]:
+        logger.warning("%s: not read in the stage %s", " and ".join(unread), stage)
     if stage == "nli":
         return read_labeled_pairs(args.nli_file, args.pair_columns, args.label_column), None
     pairs = read_pairs("--bitext_file", args.bitext_file, args.pair_columns) if "bitext" in stage else None
@@ -72,7 +75,7 @@ def read_documents(source: CorpusSource, line_is_document: bool = False) -> Part
 
 def paragraphs(path: str) -> Iterator[list[str]]:
     """Yield the parts of a txt file between its empty lines, each as a row of one text."""
-    for is_empty, lines in groupby(lines_of(Path(path)), key=lambda line: not line):
+    for is_empty, lines in groupby(lines_of(Path(path)), key=lambda line: not line.strip()):
         if not is_empty:
             yield ["\n".join(lines)]
 
@@ -93,7 +96,7 @@ def read_pairs(flag: str, names: Sequence[str], columns: Sequence[str] | None) -
 
 
 def read_labeled_pairs(names: Sequence[str], columns: Sequence[str] | None, label: str = "label") -> list[Dataset]:
-    """Read one dataset of `text`, `text_pair` and `label` (0, 1, 2) for each file, without rows that have no gold label."""
+    """Read one dataset of `text`, `text_pair` and `label` (0, 1, 2) for each file, without rows that have an empty text or no gold label."""
     parts, known = [], {name: number for number, name in enumerate(NLI_LABELS)} | {"0": 0, "1": 1, "2": 2}
     known |= dict.fromkeys(NO_GOLD_LABEL)
     for path in _paths("--nli_file", names):
@@ -105,11 +108,11 @@ def read_labeled_pairs(names: Sequence[str], columns: Sequence[str] | None, labe
                 raise InputError(f"{path}, row {row}: label '{name}'; expected {expected}")
         texts = {"text": table[first][:], "text_pair": table[second][:]}
         rows = Dataset.from_dict(texts | {"label": [known[name.strip().lower()] for name in table[label]]})
-        rows = rows.filter(lambda row: row["label"] is not None)
+        rows = rows.filter(lambda row: row["label"] is not None and row["text"].strip() and row["text_pair"].strip())
         if not len(rows):
             raise InputError(f"{path}: no labeled pair in it")
         loaded, left_out = f"{len(rows):,}", f"{len(table) - len(rows):,}"
-        logger.info("Loaded %s labeled pairs from %s, without %s that have no gold label", loaded, path.name, left_out)
+        logger.info("Loaded %s labeled pairs from %s, not %s without text or gold label", loaded, path.name, left_out)
         parts.append(rows)
     return parts
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +35,10 @@ from mirror.cmlm.reading import Parts, segment_documents
 from mirror.common.distributed import gather_with_gradient, mean_over_processes, rank
 from mirror.common.errors import InputError
 from mirror.data.batches import MiniBatchCollator
+from mirror.data.corpus import as_corpus
 from mirror.data.files import reading
+from mirror.data.source import CorpusSource
+from mirror.data.tables import check_columns
 from mirror.data.views import EndlessStream, special_tokens_around
 from mirror.modeling.backbone import check_texts_are_known, position_limit
 from mirror.modeling.encoder import Encoder
@@ -104,10 +109,11 @@ class CMLMTrainer(EncoderTrainer):
         data_settings: dict | None = None,
         **kwargs,
     ):
-        args, data_settings, name = args or CMLMConfig(), data_settings or {}, model
+        args, data_settings, name = copy(args or CMLMConfig()), data_settings or {}, model
         set_seed(args.seed)
         model, tokenizer = load_cmlm(name, args.num_projections, args.skip_connection, args.pooling, args.from_scratch)
         args.max_seq_length = length_that_fits(model, args.max_seq_length, args.stage)
+        args.pooling = model.config.pooling
         parts = as_parts(train_dataset)
         if not parts:
             raise InputError(f"train_dataset: no rows for the stage {args.stage}")
@@ -227,9 +233,15 @@ class CMLMTrainer(EncoderTrainer):
 
 
 def as_parts(rows: Sequence[str] | Dataset | IterableDataset | Sequence[Dataset]) -> Parts:
-    """Return a list of datasets, of a list of texts, a dataset, or a list of datasets."""
-    rows = [rows] if isinstance(rows, (Dataset, IterableDataset)) else list(rows)
-    return [Dataset.from_dict({"text": rows})] if rows and isinstance(rows[0], str) else rows
+    """Return a list of datasets, of a list of texts or what else `as_corpus` takes, a dataset, or a list of datasets."""
+    if isinstance(rows, str | Path):
+        raise InputError(f"train_dataset: {rows} is a name; mirror.cmlm.reading.read_documents reads files")
+    parts = [rows] if isinstance(rows, (Dataset, IterableDataset)) else rows
+    if not isinstance(parts, list | tuple) or not all(isinstance(part, (Dataset, IterableDataset)) for part in parts):
+        parts = [as_corpus(rows, CorpusSource(keep_duplicates=True)).rows]
+    for part in parts:
+        check_columns("train_dataset", ["text"], part.column_names or ["text"], "rename the one with texts")
+    return list(parts)
 
 
 def stage_dataset(
@@ -242,9 +254,8 @@ def stage_dataset(
     if config.stage == "cmlm_bitext":
         if not bitext:
             raise InputError("--stage cmlm_bitext learns from translations too; give bitext_dataset or --bitext_file")
-        stream = data.BitextStream(
-            data.EpochShuffledDataset(bitext, config.language_smoothing, config.seed), to_row, batch_size
-        )
+        pairs = data.EpochShuffledDataset(bitext, config.language_smoothing, config.seed)
+        stream = data.BitextStream(pairs, to_row, batch_size)
     if config.stage in DOCUMENT_STAGES:
         before, after = special_tokens = special_tokens_around(tokenizer)
         if config.stage == "quickthought":

@@ -138,7 +138,7 @@ def read_recipe(path: str, parser: argparse.ArgumentParser) -> dict:
     for name in ("help", "help_all", "version"):
         actions.pop(name, None)
     for key in content:
-        if key in TRUST:
+        if key in (*TRUST, "config"):
             raise InputError(f"--config {path}: a recipe cannot set '{key}'; give it on the command line")
         if key not in actions:
             raise InputError(f"--config {path}: unknown key '{key}'{did_you_mean(str(key), actions)}")

@@ -1,9 +1,8 @@
 """Output folders: files that are complete or absent, manifests, the lock of a folder, and reuse of earlier work.
 
-A file is written under a temporary name and renamed. Training runs, CMLM stages, cells of a study and evaluations all
-ask the same two questions of earlier work: was it made from the same inputs, and is it whole? The first is answered by
-an identity, plain data that describes the inputs by content. The second is answered by a manifest, the sizes and
-checksums of the files of a folder.
+A file is written under a temporary name and renamed. Training runs, CMLM stages, cells of a study and evaluations all ask the
+same two questions of earlier work: was it made from the same inputs, and is it whole? The first is answered by an identity, plain
+data that describes the inputs by content. The second is answered by a manifest, the sizes and checksums of the files of a folder.
 """
 
 from __future__ import annotations

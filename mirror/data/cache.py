@@ -159,9 +159,7 @@ def map_rows(
     }
     key = Hasher.hash((rows._fingerprint, function.__qualname__, modules, parameters, arguments, *content))
     options["new_fingerprint"] = key
-    return _retry_truncated(
-        lambda afresh: rows.map(function, **options, load_from_cache_file=False if afresh else None)
-    )
+    return _retry_truncated(lambda new: rows.map(function, **options, load_from_cache_file=False if new else None))
 
 
 def content_of(function: Callable) -> str:

@@ -199,12 +199,14 @@ def corpus_report(corpus: Corpus, dataset: TwoViews, batch_size: int) -> dict[st
     if isinstance(corpus.rows, IterableDataset):
         return {}
     rows, settings = corpus.rows, dataset.settings
+    sides = ["first_ids", "second_ids"] if corpus.has_pairs else ["first_ids"]
     if dataset.few_are_read:
         places = even_places(len(rows), REPORTED_ROWS)
         rows, views = rows.select(places), dataset.__getitems__(places)
-        lengths = np.array([len(view["first_ids"]) for view in views])
+        lengths = np.array([[len(view[name]) for name in sides] for view in views])
     else:
-        lengths = dataset.lengths("first_ids")
+        lengths = np.stack([dataset.lengths(name) for name in sides], axis=1)
+    lengths = lengths.max(axis=1)
     column = "text_pair" if "text_pair" in rows.column_names else "text"
     span = (settings.span_mask_length, settings.span_mask_min_chars)
     texts = (map(second_text, batch["text"], batch[column]) for batch in rows.iter(batch_size=READ_ROWS))

@@ -88,9 +88,8 @@ def as_corpus(texts: Texts, source: CorpusSource | None = None) -> Corpus:
     """Return a corpus of texts in memory or in a dataset, cleaned as files are. A `Corpus` is returned unchanged.
 
     Args:
-        texts: strings in any iterable, such as a list, a generator, a pandas Series or a NumPy array; a data frame or
-            dataset with the column `text`, and `text_pair` for pairs; or the name of a file or folder, read as by
-            `load_corpus`.
+        texts: strings in any iterable, such as a list, a generator, a pandas Series or a NumPy array; a data frame or dataset
+            with the column `text`, and `text_pair` for pairs; or the name of a file or folder, as in `load_corpus`.
         source: other columns, and what to drop.
 
     Raises:
@@ -105,9 +104,8 @@ def as_corpus(texts: Texts, source: CorpusSource | None = None) -> Corpus:
         source = replace(source, pair_columns=["text", "text_pair"])
     if not isinstance(texts, Dataset | IterableDataset):
         if isinstance(texts, Mapping) and texts and all(isinstance(part, Dataset) for part in texts.values()):
-            raise InputError(
-                f"{name}: several splits; choose one of {', '.join(texts)}, as in data['{next(iter(texts))}']"
-            )
+            splits = f"{', '.join(texts)}, as in data['{next(iter(texts))}']"
+            raise InputError(f"{name}: several splits; choose one of {splits}")
         if not isinstance(texts, Iterable):
             raise InputError(f"{name}: {type(texts).__name__} holds no texts; pass a list of strings or a dataset")
         columns = {"text": texts}
@@ -128,9 +126,7 @@ def _strings(cells: Iterable, column: str) -> list[str]:
     for index, cell in enumerate(cells):
         if not isinstance(cell, str):
             what = f"{one_line(repr(cell), 40)} ({type(cell).__name__})"
-            raise InputError(
-                f"train_dataset: index {index} of '{column}' is {what}, not a text; leave it out or make it a str"
-            )
+            raise InputError(f"train_dataset: index {index} of '{column}' is {what}, not a text; drop or convert it")
         texts.append(str(cell))  # a plain one of NumPy's
     return texts
 

@@ -164,7 +164,7 @@ def document_corpus(
     A passage has at most `max_tokens` tokens of the tokenizer, by default that of the embedded model, special ones
     included. Raises an `InputError` if there is no text in the documents, or for a flag that is one for tables.
     """
-    for name in ("pair_columns", "pair_separator", "text_column", "streaming"):
+    for name in ("pair_columns", "pair_separator", "text_column", "streaming", "keep_duplicates"):
         if getattr(source, name):
             raise InputError(f"--{name} does not apply to documents; leave it out, or name files of texts")
     if tokenizer is None:
@@ -209,9 +209,7 @@ def title_pairs(corpus: Corpus) -> Corpus:
         texts = rows["text"][:count]
         if not (titles := _titles(texts)):
             return corpus
-    message = (
-        "%d of %d texts are titles of the texts after them. Training on pairs; --pairs none trains each text alone"
-    )
+    message = "%d of %d texts are titles of those after them. Training on pairs; --pairs none trains each text alone"
     logger.info(message, len(titles), len(texts))
     size = min(100, 1 + len(texts) // 50)  # so many consecutive texts are a document, which is held out as a whole
     pairs = [(texts[at], texts[at + 1], at // size) for at in titles]
@@ -261,4 +259,5 @@ def mixture(
     columns = {"text": first, "text_pair": second, "document": document}
     if not pairs:
         del columns["text_pair"]
-    return Corpus(Dataset.from_dict(columns), source, duplicate_rows=duplicates, read_rows=len(rows) + duplicates)
+    counts = {"duplicate_rows": duplicates, "equal_pairs": duplicates, "read_rows": len(rows) + duplicates}
+    return Corpus(Dataset.from_dict(columns), source, **counts)

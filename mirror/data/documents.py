@@ -90,6 +90,8 @@ def are_documents(paths: Iterable[str]) -> bool:
             found = {file.suffix.lower() for file in find_documents([str(path)])}
             tables = any(ending_of(name) in {*TABLES} - {"txt"} for name in os.listdir(path))
             if found - {".txt"} or (found and not tables):
+                if tables:
+                    logger.warning("%s: reading its documents, not its tables; name the tables to read them", path)
                 return True
         elif path.suffix.lower() in ENDINGS - {".txt"}:
             return True
@@ -159,9 +161,9 @@ def read_documents(
         documents.append(_sections(file, title, kept))
     fit_passages(documents, tokenizer, max_tokens)
     total = sum(len(document.passages) for document in documents)
-    if not total:
-        raise InputError(f"{name}: headings and names, but no text under them; is it the right folder?")
     repeats = f"; left out {left_out:,} paragraphs that repeat over many files" if left_out else ""
+    if not total:
+        raise InputError(f"{name}: headings and names, but no text under them{repeats}; is it the right folder?")
     logger.info("Read %s passages from %s documents in %s%s", f"{total:,}", f"{len(documents):,}", name, repeats)
     return documents
 
@@ -228,13 +230,16 @@ def fit_passages(documents: list[Document], tokenizer: PreTrainedTokenizerBase, 
     count.prepare(block.text for block in blocks)
     count.prepare(part for block in blocks if count(block.text) > room for part in split_once(block.text, block.kind))
     for file, section in sections:
-        pieces = [
-            (block.kind, text, block.offset + max(0, block.text.find(text)))
-            for block in section.blocks
-            if block.kind not in HEADS
-            for text in split_text(block.text, room, count, block.kind)
-            if block.kind == "code" or any(map(str.isalnum, text))  # no line of dashes
-        ]
+        pieces = []
+        for block in (block for block in section.blocks if block.kind not in HEADS):
+            start = 0
+            for text in split_text(block.text, room, count, block.kind):
+                heads = text, text.partition("\n")[0]  # blank lines between others are left out
+                places = (block.text.find(head, start) for head in heads)
+                start = next((place for place in places if place >= 0), start)
+                if block.kind == "code" or any(map(str.isalnum, text)):  # no line of dashes
+                    pieces.append((block.kind, text, block.offset + start))
+                start += len(text)
         for kind, text, offset in join_pieces(pieces, room, count):
             kind = "text" if kind == "line" else kind
             section.passages.append(Passage(text, file, " > ".join(section.path), offset, kind))
@@ -277,7 +282,8 @@ def split_text(text: str, room: int, count: TokenCounter, kind: str = "text") ->
 
 def split_once(text: str, kind: str = "text") -> list[str]:
     """Return the sentences (of code the lines) of a text, or of a single one the words."""
-    parts = [part.strip() for part in (text.split("\n") if kind == "code" else segment("en", text)) if part.strip()]
+    parts = [line.rstrip() for line in text.split("\n")] if kind == "code" else map(str.strip, segment("en", text))
+    parts = [part for part in parts if part.strip()]
     if len(parts) > 1:
         return parts
     starts = [start for start, _ in words(text)]

@@ -44,8 +44,8 @@ class SourceArguments:
 
     def __post_init__(self) -> None:
         either = ("train_file", "dataset_name"), ("train_file", "dataset_config_name"), ("text_column", "pair_columns")
-        for one, other in either:
-            if getattr(self, one) and getattr(self, other):
+        for one, other in (*either, ("pair_columns", "pair_separator")):
+            if getattr(self, one) and getattr(self, other, None):
                 raise InputError(f"give --{one} or --{other}, not both")
         for name in ("train_file", "text_column", "pair_columns", "pairs"):
             if isinstance(value := getattr(self, name, None), str | Path):

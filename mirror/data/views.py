@@ -110,11 +110,7 @@ def special_tokens_around(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int]
 
 
 def tokenize_rows(
-    batch: dict[str, list[str]],
-    rows: list[int],
-    tokenizer: PreTrainedTokenizerBase,
-    settings: ViewSettings,
-    epoch: int,
+    batch: dict[str, list], rows: list[int], tokenizer: PreTrainedTokenizerBase, settings: ViewSettings, epoch: int
 ) -> dict[str, list[list[int]]]:
     """Return `first_ids` and `second_ids` of a batch of `text`, and `text_pair` for pairs. This is the mapped function.
 

@@ -30,11 +30,9 @@ from mirror.modeling.encoder import Encode, encode_sides
 logger = logging.getLogger(__name__)
 
 IDS = ("_id", "id")
-QREL_COLUMNS = (
-    ("query-id", "query_id", "qid"),
-    ("corpus-id", "corpus_id", "doc_id", "docid", "pid"),
-    ("score", "relevance", "rel"),
-)
+QREL_COLUMNS = [
+    names.split() for names in ("query-id query_id qid", "corpus-id corpus_id doc_id docid pid", "score relevance rel")
+]
 QREL_ENDINGS = (*TABLE_ENDINGS, "txt", "trec", "qrels")
 NUMBER = r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"
 BLOCK = 65_536  # documents whose vectors are in memory at once

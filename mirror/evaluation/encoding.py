@@ -1,9 +1,8 @@
 """From an encoder to the `encode` function of a scoring run, a cache of embeddings, and linear maps fitted on them.
 
-`make_encode` wraps `encode` for several processes, a cache, truncation and the removal of principal components. Removal
-follows CMLM (Table 6) and Yang et al. (2021): the vectors are not centered before the decomposition, so the first component
-is close to the mean vector, which encodes the language of a text. Whitening (Su et al. 2021; Huang et al. 2021) centers
-them.
+`make_encode` wraps `encode` for several processes, a cache, truncation and the removal of principal components. Removal follows
+CMLM (Table 6) and Yang et al. (2021): the vectors are not centered before the decomposition, so the first component is close to
+the mean vector, which encodes the language of a text. Whitening (Su et al. 2021; Huang et al. 2021) centers them.
 
 The cache is on disk: a text that a model has encoded is not encoded again, in this run or a later one. The folder of a
 model is named by a hash of what was loaded (weights, configuration, tokenizer, modules after pooling), pooling and
@@ -29,7 +28,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object
 
 from mirror.common.errors import InputError
-from mirror.common.files import atomic_path
+from mirror.common.files import atomic_path, file_digest
 from mirror.data.cache import tokenizer_state
 from mirror.evaluation.task import LineFile
 from mirror.modeling.encoder import Encode, EncodeByRole, Encoder, deduplicated
@@ -95,6 +94,7 @@ def describe(name_or_path: str, encoder: Encoder, dtype: str, settings: EncodeSe
         described["truncate_dim"] = truncate_dim
     if settings.remove_components:
         described |= {"remove_components": settings.remove_components, "fit_on": settings.fit_on}
+        described |= {"fit_on_sha256": file_digest(settings.fit_on)} if settings.fit_on != "per_language" else {}
     return described
 
 

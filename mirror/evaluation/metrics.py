@@ -11,6 +11,7 @@ import logging
 import re
 import sys
 import unicodedata
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -107,12 +108,14 @@ class Sample:
     def draws(self, seed: int = 0) -> np.ndarray:
         """Compute the score of 1,000 resamples of the examples, (1000,). Those of two systems are paired."""
         rng = np.random.default_rng(seed)
-        return np.array([self.score(rng.integers(self.size, size=self.size)) for _ in range(RESAMPLES)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # SciPy and scikit-learn warn of resamples with one label or score
+            return np.array([self.score(rng.integers(self.size, size=self.size)) for _ in range(RESAMPLES)])
 
 
 def interval(draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the low and the high end of the 95% percentile interval of (resamples,) or (resamples, M) draws."""
-    low, high = np.percentile(draws, (2.5, 97.5), axis=0)
+    low, high = np.nanpercentile(draws, (2.5, 97.5), axis=0)  # a resample with one label or score has none
     return low, high
 
 

@@ -120,7 +120,8 @@ def score_labeled(table: list[list[str]], encode: Encode) -> dict:
     precision, recall, thresholds = precision_recall_curve(positive, cosines)
     f1 = 2 * precision * recall / np.maximum(precision + recall, np.finfo(float).tiny)
     best = int(f1[:-1].argmax())  # the last point has no threshold
-    sample = Sample(len(positive), lambda rows: average_precision_score(positive[rows], cosines[rows]))
+    # Without a positive, a resample has no score: 0 / 0.
+    sample = Sample(len(positive), lambda at: average_precision_score(positive[at], cosines[at]) / positive[at].any())
     fields = {"main_score": float(average_precision_score(positive, cosines)), "num_examples": len(positive)}
     fields |= {"roc_auc": float(roc_auc_score(positive, cosines)), "positive": int(positive.sum())}
     fields |= {"best_f1": float(f1[best]), "best_f1_threshold": float(thresholds[best])}

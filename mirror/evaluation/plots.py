@@ -38,9 +38,7 @@ VALUE = 0.16  # width of a printed value, on the axis of scores
 PUBLISHED = {"alpha": 0.45, "hatch": "////", "edgecolor": "white", "linewidth": 0}
 
 
-def draw_all(
-    records: Sequence[dict], columns: Sequence[str], table: Table, tasks: Sequence[Task], folder: Path
-) -> list[Path]:
+def draw_all(records: list[dict], columns: list[str], table: Table, tasks: Sequence[Task], folder: Path) -> list[Path]:
     """Draw bars of all scores, and the plots of the scored tasks. `records` are the contents of results.json."""
     names = short_names([record["model_name_or_path"] for record in records])
     scored = records[0]["tasks"]

@@ -14,7 +14,7 @@ two tasks: `sickr` is the test part as in the papers, `sickr_full` all 9,927 pai
 from __future__ import annotations
 
 import csv
-import difflib
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -123,25 +123,19 @@ def checkpoint_name(*models: str) -> str:
 
 
 def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row | None:
-    """Return the row of the system that has the name most similar to the model's and shares a task with it, or None.
+    """Return the row of the checkpoint with the model's name, that of the pooling if there are several, or None.
 
-    Another checkpoint's numbers are not shown instead. An encoder for each language is two models joined by "+".
+    The names of the released models say their level, which the rows do not. An encoder for each language is two models joined by "+".
     """
-    name = checkpoint_name(*model_name_or_path.split("+"))
-
-    def similarity(row: Row) -> tuple[float, bool, float]:
-        checkpoint, *qualifiers = row.system.split()
-        ratios = [difflib.SequenceMatcher(None, name, other.lower()).ratio() for other in (checkpoint, row.system)]
-        return ratios[0], qualifiers == [pooling], ratios[1]
-
-    rows = [row for row in ROWS if ("+" in row.system) == ("+" in name)]
-    closest = max(0.6, *(similarity(row)[0] for row in rows))
-    rows = [row for row in rows if similarity(row)[0] >= closest and tasks & row.scores.keys()]
-    return max(rows, key=similarity, default=None)
+    name = re.sub("^(mirror-.*)-(word|sentence)", r"\1", checkpoint_name(*model_name_or_path.split("+")))
+    plain = name.removesuffix("-drophead")
+    wanted = f"{plain} {pooling if plain == name else 'drophead'}"
+    rows = [row for row in ROWS if row.system.lower().split()[0] == plain and tasks & row.scores.keys()]
+    return max(rows, key=lambda row: (row.system.lower() == wanted, -len(row.system)), default=None)
 
 
 def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | None]:
-    """Select the published row for each record of results.json: of `system`, of none ("none"), or of the most similar (None)."""
+    """Select the published row for each record of results.json: of `system`, of none ("none"), or of the same name (None)."""
     if system == "none":
         return [None] * len(records)
     if system:
@@ -151,6 +145,5 @@ def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | 
             raise InputError(f"--published: no row of '{system}'{meant}; known: {', '.join(rows)}")
         return [rows[system]] * len(records)
     keys = ("model_name_or_path", "second_model_name_or_path")
-    models = ("+".join(record[key] for key in keys if record.get(key)) for record in records)
-    both = zip(models, records, strict=True)
-    return [nearest_row(name, record["pooling"], set(record["tasks"])) for name, record in both]
+    names = ["+".join(record[key] for key in keys if record.get(key)) for record in records]
+    return [nearest_row(name, each["pooling"], set(each["tasks"])) for name, each in zip(names, records, strict=True)]

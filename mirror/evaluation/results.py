@@ -134,7 +134,8 @@ def format_markdown(columns: Sequence[str], table: Table, records: Sequence[dict
     labels = [line.label for line in table]
     lines = ["| task | " + " | ".join(labels) + " |", "| --- |" + " ---: |" * len(labels)]
     for index, name in enumerate(columns):
-        lines.append(f"| {name} | " + " | ".join(format_score(line.scores[index], line.kind) for line in table) + " |")
+        cells = [name.replace("|", "\\|"), *(format_score(line.scores[index], line.kind) for line in table)]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += ["", "| task | metric | examples | protocol | compare with |", "| --- | --- | ---: | --- | --- |"]
     for name, task in records[0]["tasks"].items():
         protocol, published = (task[field].replace("|", "\\|") for field in ("protocol", "published"))

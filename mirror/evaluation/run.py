@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -73,7 +73,7 @@ def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
             raise InputError(f"unknown task '{name}'{meant}; --list_tasks prints all names")
         for task in found:
             if chosen.setdefault(task.name, task).files != task.files:
-                raise InputError(f"--tasks {name}: another task is called '{task.name}' too; rename one of them")
+                raise InputError(f"--tasks {name}: another task is called '{task.name}' too; use two commands")
     return list(chosen.values())
 
 
@@ -162,22 +162,17 @@ class PreparedTask:
     def name(self) -> str:
         return self.task.name
 
+    def __call__(self, encoder: Encoder) -> dict[str, float]:
+        """Return the main score of an encoder, by the name of the task."""
+        return {self.name: self.score(encoder.by_role(), encoder)["main_score"]}
+
     def score(self, encode: Encode, encoder: Encoder | None = None, second_encode: Encode | None = None) -> dict:
         """Score the task and return its entry of results.json: its fields, metric, protocol, data hash and seconds.
 
-        `second_encode` is for the second language of tasks that take an encoder for each. Default: `encode`. A task that trains
-        without `encoder`, and data without a score are an `InputError`.
+        Arguments and errors are those of `measure`.
         """
-        if self.task.trains and encoder is None:
-            raise InputError(f"task {self.name} trains a copy of the encoder; pass the encoder, not only `encode`")
-        second = (second_encode or encode,) if self.task.takes_second_encode else ()
         start = time.perf_counter()
-        try:
-            fields = self.task.score(encoder if self.task.trains else encode, self.data_dir, *second)
-        except ValueError as error:  # of scikit-learn or SciPy, for labels or scores that are all the same
-            raise InputError(f"task {self.name}: {one_line(error)}") from error
-        if not math.isfinite(found := fields["main_score"]):
-            raise InputError(f"task {self.name}: the score is {found}, because its labels or scores are all the same")
+        fields = self.measure(encode, encoder, second_encode)
         fields.pop("samples", None)  # for mirror.tools.compare, in memory only
         seconds = time.perf_counter() - start
         logger.info("%s: %s %.4f (%.1f s)", self.name, self.task.metric, fields["main_score"], seconds)
@@ -191,6 +186,23 @@ class PreparedTask:
             "published": self.task.published,
             **fields,
         }
+
+    def measure(self, encode: Encode, encoder: Encoder | None = None, second_encode: Encode | None = None) -> dict:
+        """Compute the score, `main_score`, and the other fields of the task.
+
+        `second_encode` is for the second language of tasks that take an encoder for each. Default: `encode`. A task that trains
+        without `encoder`, and data without a score are an `InputError`.
+        """
+        if self.task.trains and encoder is None:
+            raise InputError(f"task {self.name} trains a copy of the encoder; pass the encoder, not only `encode`")
+        second = (second_encode or encode,) if self.task.takes_second_encode else ()
+        try:
+            fields = self.task.score(encoder if self.task.trains else encode, self.data_dir, *second)
+        except ValueError as error:  # of scikit-learn or SciPy, for labels or scores that are all the same
+            raise InputError(f"task {self.name}: {one_line(error)}") from error
+        if not math.isfinite(found := fields["main_score"]):
+            raise InputError(f"task {self.name}: the score is {found}, because its labels or scores are all the same")
+        return fields
 
 
 @dataclass(frozen=True)
@@ -224,10 +236,7 @@ class Plan:
 
 
 def make_plan(
-    names: Sequence[str],
-    data_dir: str | Path | None = None,
-    skip_missing: bool = False,
-    options: Options | None = None,
+    names: list[str], data_dir: str | Path | None = None, skip_missing: bool = False, options: Options | None = None
 ) -> Plan:
     """Resolve the values of --tasks (`resolve`) and validate all their files before anything is encoded.
 
@@ -262,13 +271,3 @@ def make_plan(
             if absent:
                 lacking[group] = absent
     return Plan(prepared, missing, reported, lacking)
-
-
-def make_task_scorer(
-    names: Sequence[str] | None, data_dir: str | Path | None = None
-) -> Callable[[Encoder], dict[str, float]] | None:
-    """Return a function from an encoder to its main score on each task, or None if `names` is empty (see `make_plan`)."""
-    if not names:
-        return None
-    tasks = make_plan(names, data_dir).tasks
-    return lambda encoder: {task.name: task.score(encoder.by_role(), encoder)["main_score"] for task in tasks}

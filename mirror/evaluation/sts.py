@@ -9,7 +9,6 @@ sentence; "null", "NA" and "nan" are words.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -142,9 +141,7 @@ def score_pairs(files: tuple[DataFile, ...], columns: tuple[str, str], encode: E
     return fields
 
 
-def _task(
-    name: str, paths: Mapping, score_range: tuple, columns: tuple, group: str, dataset: str, published="", hub=()
-):
+def _task(name: str, paths: dict, score_range: tuple, columns: tuple, group: str, dataset: str, published="", hub=()):
     """Build a task on files, by path with their numbers of rows (None: any)."""
     protocol = "all pairs concatenated, one Spearman rho between cosine and gold score"
     columns_of_file = (*columns, "score")

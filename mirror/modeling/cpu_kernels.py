@@ -78,9 +78,7 @@ class LongNoise(NamedTuple):
         return mask if factor is None else mask.mul_(factor)
 
 
-def _noise(
-    query: Tensor, scale: Tensor | None, groups: list[Group], dropout: float
-) -> list[Tensor | LongNoise | None]:
+def _noise(query, scale: Tensor | None, groups: list[Group], dropout: float) -> list[Tensor | LongNoise | None]:
     """Return the factors of each group's attention weights, (texts * H, T, T): dropout mask, drophead factor, or both."""
     heads, dtype = query.shape[1], torch.promote_types(query.dtype, torch.float32)
     masks: Sequence[Tensor | None] = [None] * len(groups)

@@ -98,6 +98,8 @@ class Encoder:
         """
         if dtype not in DTYPES:
             raise InputError(f"unknown dtype '{dtype}'; one of {', '.join(DTYPES)}")
+        if max_seq_length is not None and max_seq_length < 3:
+            raise InputError(f"--max_seq_length {max_seq_length}: two special tokens and a word need 3; give more")
         known = checkpoint_settings(name_or_path)
         if pooling and known.get("pooling") and pooling != known["pooling"]:
             logger.warning("%s says pooling '%s'; using '%s' as asked", name_or_path, known["pooling"], pooling)

@@ -38,9 +38,8 @@ LATER_MODULES = ("Dense", "LayerNorm", "Normalize", "Dropout")  # modules that t
 def checkpoint_settings(name_or_path: str) -> dict:
     """Return what a checkpoint says about its embeddings. Empty for a plain language model.
 
-    The keys, if stated: pooling, include_prompt, max_seq_length, head (modules after the pooling), prompts,
-    default_prompt_name, role_prompts, truncate_dim, similarity_fn_name.
-    Raises an `InputError` if the checkpoint is damaged or cannot be used.
+    The keys, if stated: pooling, include_prompt, max_seq_length, head (modules after the pooling), prompts, default_prompt_name,
+    role_prompts, truncate_dim, similarity_fn_name. Raises an `InputError` if the checkpoint is damaged or cannot be used.
     """
     check_name(name_or_path)
     with loading(name_or_path):

@@ -47,6 +47,8 @@ def scores_of_results(paths: Sequence[str], folder: Path) -> dict:
     if (scored := record.get("pooling")) != pooling:
         message = f"but {folder} uses '{pooling}'; score the checkpoint without --pooling"
         raise InputError(f"--results {paths[-1]}: scored with pooling '{scored}', {message}")
+    if "before" in records and Path(str(records["before"].get("model_name_or_path"))).resolve() == folder.resolve():
+        raise InputError(f"--results {paths[0]}: scores of {folder} itself; name the base model's file first")
     tasks = {label: record["tasks"] for label, record in records.items()}
     shared = [task for task in tasks["after"] if all(task in scored for scored in tasks.values())]
     if not shared:

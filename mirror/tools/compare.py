@@ -4,10 +4,9 @@
     mirror-compare A B C --texts docs.csv --text_column body --tasks my_queries --output_dir out/compare
     python -m mirror.tools.compare A B --tasks my_queries my_pairs.csv docs_search
 
-Without labels, each text has to be found among all texts, by some of its words and by its first half, and each section
-of a folder of documents by its heading. With --tasks,
-which are tasks of run_eval.py or files of your own, these rank the encoders. BM25 takes part. Prints a table, the
-differences with 95% intervals, and what to do next. OUT gets compare.md, compare.svg and results.json.
+Without labels, each text has to be found among all texts, by some of its words and by its first half, and each section of a folder
+of documents by its heading. With --tasks, which are tasks of run_eval.py or files of your own, these rank the encoders. BM25 takes
+part. Prints a table, the differences with 95% intervals, and what to do next. OUT gets compare.md, compare.svg and results.json.
 """
 
 from __future__ import annotations
@@ -249,13 +248,11 @@ def _by_ranks(name: str, tests: Sequence[OwnTextTest], ranks: Sequence[np.ndarra
     return System(name, scores, samples, mean=gmean)
 
 
-def by_tasks(
-    name: str, encode: Encode, encoder: Encoder, tasks: Sequence[PreparedTask]
-) -> tuple[System, System | None]:
+def by_tasks(name: str, encode: Encode, encoder: Encoder, tasks: list[PreparedTask]) -> tuple[System, System | None]:
     """Score an encoder by tasks. Also return BM25's scores, None if one of the tasks has none."""
     ours, lexical = System(name, {}, {}), System(LEXICAL, {}, {})
     for task in tasks:
-        fields = task.task.score(encoder if task.task.trains else encode, task.data_dir)
+        fields = task.measure(encode, encoder)
         logger.info("%s: %s %s %.4f", name, task.name, task.task.metric, fields["main_score"])
         samples = fields.get("samples", {})
         ours.scores[task.name], ours.samples[task.name] = fields["main_score"], samples.get("encoder")

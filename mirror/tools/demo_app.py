@@ -55,7 +55,7 @@ class ComparedModel:
         if len(texts) < 2:
             raise InputError(f"{len(texts)} text(s): the map needs at least two texts")
         self.name, self.encoder, self.texts = name, encoder, texts
-        self.vectors = self.encode(texts)  # (N, D)
+        self.vectors = unit_length(encoder.encode_document(texts))  # (N, D)
         self.pca = PCA(2, random_state=0).fit(self.vectors)
         self.turn = np.eye(2)
         self.points = self.place(self.vectors)  # (N, 2) on the map
@@ -81,7 +81,7 @@ class ComparedModel:
 
     def search(self, query: str, k: int) -> tuple[list[tuple[float, int]], np.ndarray]:
         """Return cosine and row of the `k` nearest texts other than the query, best first, and its place (1, 2)."""
-        vector = self.encode([query])  # (1, D)
+        vector = unit_length(self.encoder.encode_query([query]))  # (1, D)
         scores, rows = top_k(vector, self.vectors, k + 1)  # (1, k + 1) each, since one may be the query itself
         found = zip(scores[0].tolist(), rows[0].tolist(), strict=True)
         others = [(score, row) for score, row in found if self.texts[row][:MAX_CHARACTERS] != query]

@@ -64,7 +64,7 @@ def main() -> None:
     config = MirrorConfig(
         output_dir=args.output_dir,
         max_steps=args.max_steps or steps,
-        learning_rate=args.learning_rate or rate,
+        learning_rate=rate if args.learning_rate is None else args.learning_rate,
         max_seq_length=teacher.max_seq_length,
         pair_prompts=[*SIDES] if any(teacher.role_prompts.values()) else None,
         **{"lr_scheduler_type": "linear", "warmup_steps": 0.05, "force": args.force, "logging_steps": 100},

@@ -4,10 +4,9 @@
     mirror-documents manual.md notes/ --output pairs.jsonl --pairs heading question \\
         --model_name_or_path out/mirror --max_seq_length 128
 
-Reads Markdown, HTML, reStructuredText, txt, notebooks, Python and EPUB, and with the extra "documents" PDF, Word and
-PowerPoint. Each line of the output is a pair: anchor, positive, and where the positive is from (kind, file, heading,
-offset in characters). sentence-transformers and `--pair_columns anchor positive` of run_mirror.py read the file. A
-report is printed on stdout.
+Reads Markdown, HTML, reStructuredText, txt, notebooks, Python and EPUB, and with the extra "documents" PDF, Word and PowerPoint.
+Each line of the output is a pair: anchor, positive, and where the positive is from (kind, file, heading, offset in characters).
+sentence-transformers and `--pair_columns anchor positive` of run_mirror.py read the file. A report is printed on stdout.
 """
 
 from __future__ import annotations

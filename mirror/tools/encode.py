@@ -81,7 +81,7 @@ class ShardFolder:
         lock_output_dir(self.path)  # what another run is writing is no leftover
         manifest = self.path / MANIFEST
         left = {*self.path.glob("_shard-*.tmp"), *self.path.glob(f"_{MANIFEST}.*.tmp")}
-        if manifest.exists():
+        if manifest.exists() and any(self.path.glob("shard-*.parquet")):
             with library_errors(str(manifest)):
                 stored = dict(json.loads(manifest.read_text(encoding="utf-8")))
             for key in (*self.settings, "id_column"):  # which only a folder with ids has
@@ -89,7 +89,7 @@ class ShardFolder:
                 if (found := stored.get(key)) != value:
                     what = f"--output_dir {self.path} holds vectors with {key} {found}, not {value}"
                     raise InputError(f"{what}; use another folder, or delete it to start over")
-        elif set(self.path.iterdir()) - left - {self.path / LOCK}:
+        elif set(self.path.iterdir()) - left - {self.path / LOCK, manifest}:
             raise InputError(f"--output_dir {self.path} contains other files; give a new or an empty folder")
         else:
             atomic_write_text(manifest, json.dumps(self.settings, indent=2) + "\n")
@@ -147,9 +147,8 @@ def fill(
 ) -> int:
     """Encode the missing shards of this process, with one shard in memory at a time.
 
-    Every process reads all rows (`text`, and the columns to store beside the vectors), which is cheap compared to
-    encoding, and encodes every `num_processes`-th shard. Returns the number of rows of the input. None at all is an
-    InputError.
+    Every process reads all rows (`text`, and the columns to store beside the vectors), which is cheap compared to encoding, and
+    encodes every `num_processes`-th shard. Returns the number of rows of the input. None at all is an InputError.
     """
     from datasets import Dataset
 
@@ -255,6 +254,8 @@ def main() -> None:
         args.model_name_or_path, args.pooling, args.max_seq_length, args.dtype, state.device, args.prompt,
         args.prompt_name, args.truncate_dim,
     )  # fmt: skip
+    if {*encoder.role_prompts.values()} != {encoder.prompt}:
+        logger.warning("The prompt is %r; texts to find need --prompt_name document, queries query", encoder.prompt)
     if is_documents:
         rows = Dataset.from_dict(passage_columns(source.train_file, encoder.tokenizer, encoder.max_seq_length))
     common = {name: getattr(encoder, name) for name in ("pooling", "max_seq_length", "dimension")}
@@ -272,8 +273,7 @@ def main() -> None:
     state.wait_for_everyone()
     if state.is_main_process:
         folder.finish(num_rows)
-        line = "Encoded %s rows into %d-dimensional %s vectors"
-        logger.info(line, f"{num_rows:,}", encoder.dimension, args.vector_type)
+        logger.info("Encoded %s rows: %s vectors of %d numbers", f"{num_rows:,}", args.vector_type, encoder.dimension)
         logger.info(after_encoding(args.output_dir))
         sys.stdout.write(f"{args.output_dir}\n")
     state.destroy_process_group()

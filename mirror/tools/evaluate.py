@@ -30,7 +30,7 @@ def main() -> None:
     configure_logging()
 
     # Imported here so that --help and errors in the flags are immediate.
-    from mirror.evaluation.run import Progress, all_tasks, default_data_dir, listing, make_plan
+    from mirror.evaluation.run import Progress, all_tasks, default_data_dir, is_own, listing, make_plan
     from mirror.evaluation.task import Options, preparation
 
     # ---- Tasks -----------------------------------------------------------------------------------------------------
@@ -46,6 +46,9 @@ def main() -> None:
     for task in plan.tasks:
         if task.task.trains and (args.truncate_dim or args.remove_components):
             raise InputError(f"task {task.name} trains the encoder; leave out --truncate_dim and --remove_components")
+    split = [name for name in args.tasks if name.startswith("bel") or (is_own(name) and not Path(name).is_file())]
+    if split and args.remove_components and args.fit_on == "per_language":
+        raise InputError(f"--remove_components: {split[0]} encodes its texts in parts; give some as --fit_on")
     if args.second_model_name_or_path and not any(task.task.takes_second_encode for task in plan.tasks):
         raise InputError("--second_model_name_or_path is for the tasks bli_..., and none of them is in --tasks")
 
@@ -132,7 +135,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--output_dir", metavar="R", help="Path to the output folder for the results")
     add("--list_tasks", action="store_true", help="Whether to print all tasks and groups and exit")
     add("--skip_missing", action="store_true", help="Whether to skip tasks without data. results.json lists them")
-    add("--published", metavar="SYSTEM", help="Published system to show, or none (default: most similar name)")
+    add("--published", metavar="SYSTEM", help="Published system to show, or none (default: that of the same name)")
     encoding = parser.add_argument_group("Encoding")
     add = encoding.add_argument
     add("--pooling", help="Pooling mode, which a plain masked LM needs (default: the checkpoint's)")
@@ -166,6 +169,8 @@ def parse_arguments() -> argparse.Namespace:
     for flag, path in (("fit_on", args.fit_on), ("isotropy_texts", args.isotropy_texts)):
         if path and path != parser.get_default(flag) and not Path(path).is_file():
             raise InputError(f"--{flag} {path}: no such file")
+    if args.fit_on != parser.get_default("fit_on") and not args.remove_components:
+        parser.error("--fit_on is for --remove_components; give both or none")
     return args
 
 

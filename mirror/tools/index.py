@@ -59,7 +59,8 @@ class TextIndex:
         if stored is None or not stored.get("rows"):
             raise InputError(f"{folder} is no complete index; build it again with the same --index")
         if stored["identity"]["encoder"] != encoder:
-            raise InputError(f"{folder} was built with another encoder; search with that one, or build a new index")
+            fix = "search with that one and its prompt, or build a new index"
+            raise InputError(f"{folder} was built with another encoder; {fix}")
         self.rows, self.table = stored["rows"], _connect(folder).open_table(TABLE)
         self.probes = max(PROBES, self.rows // ROWS_PER_PROBE)  # parts of the table that a search reads
 
@@ -86,6 +87,8 @@ def build_index(folder: str | Path, rows: Dataset, encode: Encode, encoder: str)
     """
     from mirror.common.vectors import unit_length
 
+    if odd := [name for name in rows.column_names if "." in name]:
+        raise InputError(f"--index: the column {odd[0].partition(' ')[2]} has a dot in its name; rename it")
     folder = make_output_folder(folder, "--index")
     work = StoredWork(folder / STATE, {"encoder": encoder, "texts": _digest(rows), "columns": rows.column_names})
     if work.stored() is not None and work.content() is None:

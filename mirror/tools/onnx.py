@@ -129,9 +129,8 @@ class OpenVino:
         import openvino
 
         model = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-        return [item.get_any_name() for item in model.inputs], lambda batch: model(dict(batch))[
-            "last_hidden_state"
-        ].copy()
+        names = [item.get_any_name() for item in model.inputs]
+        return names, lambda batch: model(dict(batch))["last_hidden_state"].copy()
 
 
 RUNTIMES = {"onnx": OnnxRuntime(), "openvino": OpenVino()}

@@ -34,10 +34,8 @@ def parse_arguments(
     argv: list[str] | None = None, description: str = ""
 ) -> tuple[ScriptArguments, CorpusSource, MirrorConfig]:
     """Parse the command line of run_mirror.py. A flag beats the recipe, the recipe beats the preset of the level."""
-    _, data_args, _ = check_flags(
-        (ScriptArguments, CorpusSource, MirrorOptions), argv, f"{description}\n{OTHER_DEFAULTS}."
-    )
-    data_args.check_files()
+    _, data, _ = check_flags((ScriptArguments, CorpusSource, MirrorOptions), argv, f"{description}\n{OTHER_DEFAULTS}.")
+    data.check_files()
     from mirror.training.config import MirrorConfig  # late: it imports torch
 
     return parse_flags((ScriptArguments, CorpusSource, MirrorConfig), argv)

@@ -41,11 +41,10 @@ logger = logging.getLogger(__name__)
 class BaseEncoder:
     """Base model of a run, with the parts of its checkpoint that are saved again.
 
-    `head` are its modules after the pooling, frozen. `prompt` stands before every text that is encoded, `view_prompts`
-    before the first and the second text of every row in training, and the pooling leaves out `skipped` tokens of these
-    two. `prompts` is what the saved checkpoint says about prompts, and how many components it returns (`truncate_dim`).
-    `dimension` is the width D of the vectors that the loss compares, `max_seq_length` that of the saved encoder, at
-    least that of the run.
+    `head` are its modules after the pooling, frozen. `prompt` stands before every text that is encoded, `view_prompts` before the
+    first and the second text of every row in training, and the pooling leaves out `skipped` tokens of these two. `prompts` is
+    what the saved checkpoint says about prompts, and how many components it returns (`truncate_dim`). `dimension` is the width D
+    of the vectors that the loss compares, `max_seq_length` that of the saved encoder, at least that of the run.
     """
 
     name: str
@@ -105,6 +104,9 @@ def load_base(
         masks=bool(args.mask_token) or tokenizer.mask_token_id is not None,
         weights=sum(weight.numel() for weight in model.parameters()),
     )
+    if not args.lora_rank and model.dtype in (torch.float16, torch.bfloat16):  # in which steps of 2e-5 are lost
+        logger.info("The weights of %s are trained in float32, not %s", name, model.dtype)
+        model.float()
     check_direction(model.config, args.pooling, name)
     head = keep_modules(known, args.pooling, name)
     warn_of_similarity(name, known)

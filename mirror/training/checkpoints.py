@@ -52,9 +52,8 @@ def find_checkpoint(asked: str | bool | None, output_dir: str | Path) -> str | N
     if not (Path(asked) / IDENTITY).exists() and (inside := numbered_checkpoints(asked)):
         raise InputError(f"--resume_from_checkpoint {asked} holds checkpoints and is none; give {inside[max(inside)]}")
     if not is_complete(asked):
-        raise InputError(
-            f"--resume_from_checkpoint {asked} is incomplete: its {MANIFEST}, or files that it lists, are missing or damaged"
-        )
+        what = f"its {MANIFEST}, or files that it lists, are missing or damaged"
+        raise InputError(f"--resume_from_checkpoint {asked} is incomplete: {what}")
     return str(asked)
 
 

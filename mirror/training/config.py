@@ -33,6 +33,7 @@ FIXED = {
     "remove_unused_columns": (False, "the collator decides which columns reach the model"),
     "logging_nan_inf_filter": (False, "the first loss that is not finite stops the run"),
     "dataloader_persistent_workers": (False, "every epoch has new masks, and new workers to read them"),
+    "save_only_model": (False, "a run resumes from the optimizer's state too"),
     "label_smoothing_factor": (0.0, "the losses here have none"),
 }
 _not_negative, _positive, _count = at_least(0), above(0), at_least(1)
@@ -273,6 +274,8 @@ class MirrorConfig(MirrorOptions, BaseConfig):
     def _set_evaluation_defaults(self) -> None:
         """Evaluate where there is something to score, and let the scores choose the checkpoint."""
         loads_best = self.load_best_model_at_end
+        if self.eval_on_start and self.eval_strategy == IntervalStrategy.NO and not (self.eval_tasks or self.keep):
+            raise InputError("--eval_on_start scores what --eval_strategy, --eval_tasks or --keep ask for; give one")
         if self.select_by or self.keep:
             if self.eval_strategy == IntervalStrategy.NO:
                 self.eval_strategy, self.eval_steps = IntervalStrategy.STEPS, self.eval_steps or 0.1  # of the run
@@ -292,3 +295,5 @@ class MirrorConfig(MirrorOptions, BaseConfig):
             self.eval_on_start = True
             if not (self.select_by or loads_best):
                 self.metric_for_best_model, self.greater_is_better = options.KEEP_STEP, True
+        if self.eval_strategy != IntervalStrategy.NO and self.metric_for_best_model == "loss":  # of transformers
+            self.metric_for_best_model, self.greater_is_better = options.OWN_TEXT, True

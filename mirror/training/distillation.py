@@ -57,9 +57,7 @@ def distillation(vectors: Tensor, targets: Tensor, components: Tensor | None = N
         vectors = F.normalize(vectors.float())
         near = targets if components is None else targets @ components.T
         itself = torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
-        ours, theirs = (
-            (each @ each.T / TEMPERATURE).masked_fill(itself, -1e4).log_softmax(1) for each in (vectors, targets)
-        )
+        ours, theirs = ((v @ v.T / TEMPERATURE).masked_fill(itself, -1e4).log_softmax(1) for v in (vectors, targets))
         ranking = F.kl_div(ours, theirs, log_target=True, reduction="batchmean")
         return (1 - F.cosine_similarity(vectors, near)).mean() + ranking
 
@@ -209,9 +207,7 @@ def static_student(teacher: Encoder, components: np.ndarray | None, texts: Seque
     size = getattr(teacher.model.config, "vocab_size", None) or len(tokenizer)
     rows = [[*before, token, *after] for token in range(size)]
     starts = range(0, size, TOKENS)
-    vectors = np.concatenate(
-        [teacher.forward(rows[at : at + TOKENS]).float().cpu().numpy() for at in starts]
-    )  # (V, D)
+    vectors = np.concatenate([teacher.forward(rows[i : i + TOKENS]).float().cpu().numpy() for i in starts])  # (V, D)
     vectors -= vectors.mean(axis=0)
     if components is not None:
         vectors = vectors @ components.T

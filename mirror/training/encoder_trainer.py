@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
-from mirror.common.distributed import mean_over_processes
+from mirror.common.distributed import mean_over_processes, world_size
 from mirror.common.errors import InputError, library_errors
 from mirror.common.files import atomic_write_text, plain
 from mirror.data.files import reading
@@ -70,6 +70,11 @@ class EpochsAndLossGradients(TrainerCallback):
     def __init__(self, loss_parameters: list[nn.Parameter]):
         self.loss_parameters = loss_parameters
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        metric = f"eval_{(args.metric_for_best_model or '').removeprefix('eval_')}"
+        if all(entry.get(metric) != state.best_metric for entry in state.log_history):  # the best by another score
+            state.best_metric = state.best_global_step = state.best_model_checkpoint = None
+
     def on_step_begin(self, args, state, control, **kwargs):
         for parameter in self.loss_parameters:
             parameter.grad = None
@@ -98,16 +103,9 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
     method = ""
 
     def __init__(
-        self,
-        *args,
-        base_model: str,
-        settings: dict,
-        corpus_report: dict,
-        dataset_name: str | None,
-        loss=None,
-        **kwargs,
+        self, *args, base_model: str, settings: dict, corpus_report: dict, dataset_name: str | None, loss=None, **rest
     ):
-        super().__init__(*args, **kwargs)
+        super().__init__(*args, **rest)
         is_stream = isinstance(self.train_dataset, EndlessStream)
         self.base_model, self.settings = base_model, well_formed(settings | ({"streaming": True} if is_stream else {}))
         self.corpus_report, self.dataset_name = corpus_report, dataset_name
@@ -118,6 +116,9 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
         self.loss = loss
         self._loss_module = loss.to(self.args.device) if isinstance(loss, nn.Module) else nn.Identity()
         self._loss_parameters = list(self._loss_module.parameters())
+        if world_size() > 1:  # each process has made a loss of its own
+            for tensor in self._loss_module.state_dict().values():
+                torch.distributed.broadcast(tensor, 0)
         for parameter in self._loss_parameters:
             parameter.register_hook(mean_over_processes)  # DDP averages the gradients of the model only
         self.add_callback(EpochsAndLossGradients(self._loss_parameters))
@@ -230,6 +231,8 @@ class EncoderTrainer(HubPushMixin, ResumableTrainer):
 
     def check_finite(self, loss: Tensor, advice: str) -> Tensor:
         """Return the loss if it is finite, otherwise raise an `InputError`."""
+        if loss.dim():
+            raise InputError(f"the loss must return one number, not a tensor of the shape {tuple(loss.shape)}")
         if not torch.isfinite(loss):
             found = f"the loss is {loss.item()} at step {self.state.global_step + 1}"
             raise InputError(f"{found}; try --bf16 instead of --fp16, {advice}")
@@ -249,10 +252,8 @@ def check_identity(identity: dict, folder: str) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{folder}: no readable {IDENTITY}, which every checkpoint of this project has") from error
     if found:
-        raise InputError(
-            f"--resume_from_checkpoint: {folder} is of another run ({', '.join(found)}); give what that run had, or "
-            "--force to go on with the change"
-        )
+        fix = "give what that run had, or --force to go on with the change"
+        raise InputError(f"--resume_from_checkpoint: {folder} is of another run ({', '.join(found)}); {fix}")
 
 
 def differences(stored: dict, now: dict) -> list[str]:

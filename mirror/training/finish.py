@@ -43,21 +43,18 @@ COMMANDS = {"run_mirror.py": "mirror-train", "run_eval.py": "mirror-eval"}  # mi
 def finish(trainer: ResumableTrainer) -> None:
     """Write the final checkpoint, then its record, scores and card, push it if asked, and shut down all processes.
 
-    Call it on every process, and nothing afterwards. The weights come first, whole and with a manifest. What fails
-    after that is a warning that names what is missing, except a verification or a push, whose `InputError` is raised at
-    the end.
+    Call it on every process, and nothing afterwards. The weights come first, whole and with a manifest. What fails after that is
+    a warning that names what is missing, except a verification or a push, whose `InputError` is raised at the end.
     """
     args, folder = trainer.args, Path(trainer.args.output_dir)
     if trainer.was_complete and is_complete(folder) and all((folder / name).exists() for name in (FILE, CARD)):
         logger.info("%s holds a complete run of %d steps: nothing to do", folder, trainer.state.global_step)
-        shutdown(trainer.accelerator)
-        return
-    save_weights(trainer, folder)
-    if trainer.is_fsdp_enabled and not trainer.is_world_process_zero():
-        # Each process has a part of the weights that the first one needs below.
-        trainer.encoder(training=False).encode(trainer.sample_texts())
-    if trainer.is_world_process_zero():
-        describe(trainer, folder)
+    else:
+        save_weights(trainer, folder)
+        if trainer.is_fsdp_enabled and not trainer.is_world_process_zero():
+            trainer.encoder(training=False).encode(trainer.sample_texts())  # with its part of the weights
+        if trainer.is_world_process_zero():
+            describe(trainer, folder)
     if args.push_to_hub:
         trainer.push_to_hub(commit_message=COMMIT_MESSAGES[trainer.method])
     shutdown(trainer.accelerator)

@@ -8,12 +8,11 @@ A loss is a function or an `nn.Module` that is called with the two views of a st
 
     loss(first, second, false_negatives=...)    # of pairs: (2B, 2B) or (2B, 2N) booleans
 
-`all_first` and `all_second` hold the views of all processes, gathered with gradient, and `offset` is where this
-process's rows start in them. `false_negatives` are the texts, first ones before second ones, that are no negatives of each
-anchor (`mirror.data.batches`), for losses that take it. A loss of your own can ignore them (`**gathered`) as
-long as `gather_negatives` is off. Parameters and buffers of a module are stored in the checkpoints of a run, never in the
-saved encoder. The functions normalize the vectors, compute in float32 (in float64 if that comes in), and return the mean
-over the anchors.
+`all_first` and `all_second` hold the views of all processes, gathered with gradient, and `offset` is where this process's rows
+start in them. `false_negatives` are the texts, first ones before second ones, that are no negatives of each anchor
+(`mirror.data.batches`), for losses that take it. A loss of your own can ignore them (`**gathered`) as long as `gather_negatives`
+is off. Parameters and buffers of a module are stored in the checkpoints of a run, never in the saved encoder. The functions
+normalize the vectors, compute in float32 (in float64 if that comes in), and return the mean over the anchors.
 """
 
 from __future__ import annotations
@@ -110,8 +109,7 @@ def multi_similarity(
     offset: int = 0,
     false_negatives: Tensor | None = None,
 ) -> Tensor:
-    """Multi-similarity loss on hard triplets, as in SapBERT (Liu et al. 2021; Mirror-BERT, footnote 2), from the
-    library.
+    """Multi-similarity loss on hard triplets, as in SapBERT (Liu et al. 2021; Mirror-BERT, footnote 2), from the library.
 
     Only the triplets count in which the positive is not closer than the negative by the margin; an anchor without any
     counts as 0. A batch with exactly one such triplet counts as 0 too, because the library takes index lists of length 1
@@ -181,17 +179,13 @@ class Matryoshka(nn.Module):
     def __init__(self, loss: LossFunction, dims: Sequence[int], width: int):
         super().__init__()
         if max(dims) >= width:
-            raise InputError(
-                f"--matryoshka_dims {max(dims)}: the vectors have {width} dimensions, which are trained anyway; "
-                f"name numbers below {width}"
-            )
+            have = f"the vectors have {width} dimensions, which are trained anyway"
+            raise InputError(f"--matryoshka_dims {max(dims)}: {have}; name numbers below {width}")
         self.loss, self.dims = loss, list(dims)
 
     def forward(self, first: Tensor, second: Tensor, **gathered) -> Tensor:
-        whole = self.loss(first, second, **gathered)
-        return sum(
-            (loss_behind(lambda v, d=d: v[:, :d], self.loss, first, second, gathered) for d in self.dims), whole
-        )
+        full = self.loss(first, second, **gathered)
+        return sum((loss_behind(lambda v, d=d: v[:, :d], self.loss, first, second, gathered) for d in self.dims), full)
 
     def extra_repr(self) -> str:
         return f"dims={self.dims}"

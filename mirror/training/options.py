@@ -20,7 +20,7 @@ from mirror.modeling.pooling import POOLING_MODES
 
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Iterable
 
 
 # Mirror-BERT, section 3 and appendix B. `span_mask_min_chars` of sentences is the released code's, that of phrases is
@@ -124,7 +124,7 @@ class MirrorRunOptions:
     )
     max_steps: int = flag(
         -1,
-        "Total number of training steps. Overrides --num_train_epochs. -1 for no limit. Default: -1, or "
+        "Total number of training steps. Overrides --num_train_epochs. -1 for the default: no limit, or "
         f"{ENCODER_SETTINGS['sentence']['max_steps']} (at most one pass) for a base model that is an encoder, except words and pairs.",
     )
 
@@ -189,9 +189,7 @@ class ViewOptions:
     span_mask_min_chars: int | None = flag(
         None, "Minimum number of characters of a text to mask. Default of the level: 30, 8, 30, 300."
     )
-    mask_token: str | None = flag(
-        None, "Mask (the released RoBERTa models saw '[MASK]'). Default: the tokenizer's mask token."
-    )
+    mask_token: str | None = flag(None, "Mask (the released RoBERTa models saw '[MASK]'). Default: the tokenizer's.")
     augmentation: str | None = flag(
         None,
         f"Noise on the second view: {', '.join(AUGMENTATIONS)}. span masks consecutive characters. token and whole_word mask "
@@ -296,6 +294,11 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
                 setattr(self, name, value)
         if self.dropout_rate is None:
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4.4: drophead replaces dropout
+        self.merge = str(self.merge)
+        self.eval_tasks = [self.eval_tasks] if isinstance(self.eval_tasks, str) else self.eval_tasks
+        self.matryoshka_dims = (
+            [self.matryoshka_dims] if isinstance(self.matryoshka_dims, int) else self.matryoshka_dims
+        )
         if self.keep and self.keep_within is None:
             path = Path(self.keep)
             self.keep_within = KEEP_WITHIN_TEXTS if path.is_file() and not is_task(path) else KEEP_WITHIN
@@ -349,9 +352,7 @@ def default_pooling(model_type: str, direction: str | None = None) -> str:
     return "cls" if model_type in CLS_FAMILIES else "mean"
 
 
-def encoder_settings(
-    level: str, given: Collection[str], pairs: bool = False, names: bool = False
-) -> dict[str, object]:
+def encoder_settings(level: str, given: Iterable[str], pairs: bool = False, names: bool = False) -> dict[str, object]:
     """Return what a base that is an encoder already changes in the preset of the level. Flags that were `given` win.
 
     `pairs`: rows of two texts. `names`: the texts are names or words (`mirror.evaluation.own_text.are_names`).

@@ -162,7 +162,7 @@ def run_facts(args: TrainingArguments, base_model: str, dataset: str | None, ste
 
 def note_local_base(folder: str | Path, base_model: str) -> None:
     """Write the path of a local base model into a file of its own, which is never pushed."""
-    if Path(base_model).is_dir():
+    if base_model and Path(base_model).is_dir():
         atomic_write_text(Path(folder) / LOCAL_BASE, f"{Path(base_model).resolve()}\n")
 
 

@@ -1,10 +1,9 @@
 """`Trainer` with crash-safe checkpoints and bit-identical resume.
 
-A checkpoint gets a manifest (`mirror.common.files`) after its last file, and training resumes only from a folder that
-matches its manifest. A save that was killed, a full disk, a half-deleted folder and a damaged file all fail that
-check. So an interruption costs the steps since the last complete checkpoint, and a signal (`mirror.training.checkpoints`)
-costs none. transformers' --enable_jit_checkpoint saves on SIGTERM too, but its processes do not agree on the step, and
-it exits with status 0.
+A checkpoint gets a manifest (`mirror.common.files`) after its last file, and training resumes only from a folder that matches its
+manifest. A save that was killed, a full disk, a half-deleted folder and a damaged file all fail that check. So an interruption
+costs the steps since the last complete checkpoint, and a signal (`mirror.training.checkpoints`) costs none. transformers'
+--enable_jit_checkpoint saves on SIGTERM too, but its processes do not agree on the step, and it exits with status 0.
 """
 
 from __future__ import annotations
@@ -286,7 +285,5 @@ class StepChecks(TrainerCallback):
         on_cpu = gradients[0].device.type == "cpu"
         total = sum(g.sum() for g in gradients) if on_cpu else torch.nn.utils.get_total_norm(gradients)
         if not torch.isfinite(total):
-            raise InputError(
-                f"the gradient is not finite at step {state.global_step + 1}; try --bf16 false, a lower --learning_rate "
-                "or a higher --temperature"
-            )
+            advice = "try --bf16 false, a lower --learning_rate or a higher --temperature"
+            raise InputError(f"the gradient is not finite at step {state.global_step + 1}; {advice}")

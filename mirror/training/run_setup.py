@@ -47,15 +47,15 @@ def preflight(args: BaseConfig, model_name_or_path: str) -> str | None:
         lock_output_dir(args.output_dir)
         put_interrupted_into_place(args.output_dir)
     checkpoint = find_checkpoint(args.resume_from_checkpoint, args.output_dir)
-    if checkpoint is None and not args.force:
+    is_own = checkpoint is not None and Path(checkpoint).resolve().parent == Path(args.output_dir).resolve()
+    if not is_own and not args.force:
         check_no_other_run(args.output_dir, args.resume_from_checkpoint == AUTO)
     try:
         for callback in get_reporting_integration_callbacks(args.report_to):
             callback()  # created once, to test that it works
     except (ValueError, RuntimeError, ImportError) as error:
-        raise InputError(
-            f"--report_to {' '.join(args.report_to)}: {one_line(error).rstrip('.')}; or use --report_to none"
-        ) from error
+        what = f"--report_to {' '.join(args.report_to)}: {one_line(error).rstrip('.')}"
+        raise InputError(f"{what}; or use --report_to none") from error
     load_config(model_name_or_path, masked=not isinstance(args, MirrorConfig))
     return checkpoint
 
@@ -75,19 +75,15 @@ def check_no_other_run(output_dir: str, started_again: bool = False) -> None:
     folder = Path(output_dir)
     checkpoints = [] if started_again else folder.glob("checkpoint-*")
     if any(trace.exists() for trace in (folder / "config.json", folder / FILE, *checkpoints)):
-        raise InputError(
-            f"--output_dir {output_dir} holds another run; continue it with --resume_from_checkpoint true, "
-            "or overwrite it with --force"
-        )
+        fix = "continue it with --resume_from_checkpoint true, or overwrite it with --force"
+        raise InputError(f"--output_dir {output_dir} holds another run; {fix}")
 
 
 def check_batch_fits(rows: Dataset | IterableDataset, args: TrainingArguments) -> None:
     """Refuse a corpus that does not fill one step, a stream without --max_steps, and several GPUs in one process."""
     if args.n_gpu > 1:
-        raise InputError(
-            f"one process sees {args.n_gpu} GPUs; start one for each with accelerate launch, "
-            "or choose one with CUDA_VISIBLE_DEVICES"
-        )
+        fix = "start one for each with accelerate launch, or choose one with CUDA_VISIBLE_DEVICES"
+        raise InputError(f"one process sees {args.n_gpu} GPUs; {fix}")
     global_batch = args.train_batch_size * args.world_size
     if isinstance(rows, IterableDataset):
         if args.max_steps <= 0:

@@ -128,18 +128,18 @@ def make_kept_score(keep: str, data_dir: str | None) -> Scorer:
     if len(tasks) > 1:
         group = f"--keep {keep} is a group of {len(tasks)} tasks"
         raise InputError(f"{group}; name one of them, for example {tasks[0].name}")
-    return lambda encoder: {KEEP: tasks[0].score(encoder.by_role(), encoder)["main_score"]}
+    return lambda encoder: {KEEP: tasks[0](encoder)[tasks[0].name]}
 
 
 def kept_scores(state: TrainerState) -> dict[int, float]:
-    """Return the score of `--keep` at each step that was evaluated. Step 0 is the base model."""
+    """Return the score of `--keep` at each step that was evaluated. Step 0 is the base model, where it was scored."""
     return {entry["step"]: entry[KEPT_KEY] for entry in state.log_history if KEPT_KEY in entry}
 
 
 def is_within(state: TrainerState, allowed_loss: float) -> bool:
     """Return whether the last evaluation lost no more than is allowed."""
     scores = kept_scores(state)
-    return not scores or scores[max(scores)] >= scores[0] - allowed_loss
+    return not scores or scores[max(scores)] >= scores[min(scores)] - allowed_loss
 
 
 class StopWhereLost(TrainerCallback):
@@ -171,16 +171,16 @@ def outcome(state: TrainerState, args: MirrorConfig) -> dict:
         NothingToSave: no step is within the limit, so there is nothing to go back to.
     """
     scores, kept = kept_scores(state), state.best_global_step
-    last, lost = max(scores), not is_within(state, args.keep_within)
+    first, last, lost = min(scores), max(scores), not is_within(state, args.keep_within)
     if not kept:
         raise NothingToSave(
-            f"--keep {args.keep}: {scores[0]:.3f} -> {scores[last]:.3f} at step {last}, the first that was evaluated, and a "
+            f"--keep {args.keep}: {scores[first]:.3f} -> {scores[last]:.3f} at step {last}, the first that was evaluated, and a "
             f"loss of {args.keep_within:g} is allowed; no encoder is saved: try --learning_rate {args.learning_rate / 4:g}, "
             "or a higher --keep_within"
         )
     return {
         "score": Path(args.keep).name,
-        "before": scores[0],
+        "before": scores[first],
         "after": scores[kept],
         "allowed_loss": args.keep_within,
         "step": kept,

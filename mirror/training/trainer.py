@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Sequence, Sized
 from contextlib import nullcontext, suppress
@@ -22,7 +23,7 @@ from transformers.trainer_utils import IntervalStrategy
 from mirror.assets import EMBEDDED_MODEL
 from mirror.common.distributed import gather_with_gradient, rank
 from mirror.common.errors import InputError
-from mirror.common.files import is_complete
+from mirror.common.files import is_complete, plain
 from mirror.common.vectors import alignment, uniformity
 from mirror.data.batches import FalseNegatives, MiniBatchCollator, PackedCollator, TwoViewCollator
 from mirror.data.cache import content_of
@@ -31,7 +32,7 @@ from mirror.data.corpus import as_corpus, load_corpus
 from mirror.data.document_corpus import title_pairs
 from mirror.data.source import source_settings
 from mirror.evaluation.encoding import EmbeddingCache, fingerprint
-from mirror.evaluation.run import make_task_scorer
+from mirror.evaluation.run import make_plan
 from mirror.modeling.encoder import Encoder
 from mirror.modeling.packing import configure_noise_and_packing, first_position, packed_forward
 from mirror.modeling.pooling import pool, without_first
@@ -39,8 +40,9 @@ from mirror.modeling.read_checkpoint import ROLES
 from mirror.modeling.save_checkpoint import save_encoder
 from mirror.training import selection
 from mirror.training.base_encoder import add_lora, load_base, merged, passages_for, settings_of
+from mirror.training.checkpoints import IDENTITY
 from mirror.training.config import MirrorConfig
-from mirror.training.encoder_trainer import EncoderTrainer, refuse_arguments
+from mirror.training.encoder_trainer import LENGTHS, EncoderTrainer, refuse_arguments
 from mirror.training.gradient_cache import backward_through_cache, texts_in_memory
 from mirror.training.losses import LossFunction, describe_loss, make_loss, name_of_loss, takes_false_negatives
 from mirror.training.options import KEEP_STEP
@@ -96,7 +98,9 @@ class MirrorTrainer(EncoderTrainer):
         set_seed(args.seed)
         if isinstance(train_dataset, str | Path):
             train_dataset = load_corpus(train_dataset, **passages_for(model, args, processing_class))
-        score_tasks = make_task_scorer(args.eval_tasks, args.data_dir)
+        tasks = make_plan(args.eval_tasks, args.data_dir).tasks if args.eval_tasks else []
+        if tasks and args.metric_for_best_model == args.eval_tasks[0]:  # which can be a path or a group
+            args.metric_for_best_model = tasks[0].name
         self._score_kept = selection.make_kept_score(args.keep, args.data_dir) if args.keep else None
         known = settings_of(model)
         with args.main_process_first(desc="texts"):
@@ -109,21 +113,19 @@ class MirrorTrainer(EncoderTrainer):
         if args.pad_to is not None and args.pad_to < (shortest or inf):  # before the texts are tokenized
             raise InputError(f"--pad_to {args.pad_to} is for --pooling mean_padded, at least its --max_seq_length")
         objective = make_loss(args, self.base.dimension, loss)
-        packed = configure_noise_and_packing(
-            model, args.pooling, args.packing, args.dropout_rate, args.drophead_rate, args.controlled_dropout
-        )
+        noise = args.dropout_rate, args.drophead_rate, args.controlled_dropout
+        packed = configure_noise_and_packing(model, args.pooling, args.packing, *noise)
         if args.lora_rank:
             add_lora(model, args.lora_rank)
-        self.corpus, dataset, self.held_out, report = prepare_texts(
-            train_dataset, tokenizer, self.base.view_prompts, args
-        )
+        texts = train_dataset, tokenizer, self.base.view_prompts
+        self.corpus, dataset, self.held_out, report = prepare_texts(*texts, args)
         rows, source = self.corpus.rows, self.corpus.source
         if isinstance(rows, IterableDataset):
             # Otherwise accelerate would split batches among the processes, and a packed row cannot be split.
             args.accelerator_config.dispatch_batches = False
         self._own_text = self.held_out.score if self.held_out and self.held_out.tests else None
         own_text = self._own_text if args.eval_strategy != IntervalStrategy.NO else None
-        self.score = selection.combine_scorers(own_text, score_tasks, score, self._score_kept)
+        self.score = selection.combine_scorers(own_text, *tasks, score, self._score_kept)
         if self.score is None and args.eval_strategy != IntervalStrategy.NO:
             what = f"--eval_strategy {args.eval_strategy.value}: no test fits the texts that are held out"
             raise InputError(f"{what}; leave it out, or name tasks in --eval_tasks or a score in --keep")
@@ -141,6 +143,9 @@ class MirrorTrainer(EncoderTrainer):
         if loss is not None:
             settings |= {"loss": name_of_loss(loss), "loss_description": describe_loss(objective)}
             settings.pop("temperature", None)  # of the level, which the loss does not use
+            if not isinstance(loss, nn.Module):
+                with suppress(Exception):  # of dill, as below
+                    settings["loss_digest"] = content_of(loss)
         if callable(args.augmentation):  # a resume with another function is refused
             with suppress(Exception):  # of dill, which cannot pickle every function
                 settings["augmentation_digest"] = content_of(args.augmentation)
@@ -197,7 +202,9 @@ class MirrorTrainer(EncoderTrainer):
         self._merge = selection.Merge(self.model) if self.args.merge != "none" else None
         if checkpoint and not self.args.force and is_complete(self.args.output_dir):
             state = TrainerState.load_from_json(f"{checkpoint}/{TRAINER_STATE_NAME}")
-            if 0 < state.max_steps <= state.global_step:  # nothing is left to train, so there is nothing to measure
+            earlier = json.loads((Path(checkpoint) / IDENTITY).read_text(encoding="utf-8"))["settings"]
+            is_longer = any(earlier.get(name) != plain(self.settings.get(name)) for name in LENGTHS)
+            if 0 < state.max_steps <= state.global_step and not is_longer:  # nothing is left to train, or to measure
                 return
         is_whole = not isinstance(self.data_collator, MiniBatchCollator)
         if is_whole and self.args.device.type == "cpu" and isinstance(self.train_dataset, Sized):
@@ -242,10 +249,8 @@ class MirrorTrainer(EncoderTrainer):
     def _merge_with_base(self) -> None:
         """Set the average of `--merge`, and score it in place of the step that would be saved."""
         score, kept = selection.combine_scorers(self._own_text, self._score_kept), self.measured.get("kept")
-        least = kept["before"] - self.args.keep_within if kept else -inf
-        self.measured["merged"] = self._merge.choose(
-            self.args.merge, lambda: score(self.encoder(training=False)), least
-        )
+        low = kept["before"] - self.args.keep_within if kept else -inf
+        self.measured["merged"] = self._merge.choose(self.args.merge, lambda: score(self.encoder(training=False)), low)
         if self.score:
             scores = self.score(self.encoder(training=False))
             step = (self.args.load_best_model_at_end and self.state.best_global_step) or self.state.global_step

@@ -33,6 +33,12 @@ def test_empty_lines_separate_the_documents_of_a_txt_file(tmp_path, streaming):
     assert texts_of(read_documents(source, line_is_document=True)) == by_line
 
 
+def test_a_line_of_spaces_is_an_empty_line(tmp_path):
+    (tmp_path / "d.txt").write_text("A cat runs.\n   \nA dog eats.\n\t\nA bird sings.\n")
+    source = CorpusSource(train_file=(str(tmp_path / "d.txt"),))
+    assert texts_of(read_documents(source)) == [["A cat runs.", "A dog eats.", "A bird sings."]]
+
+
 def test_rows_of_tables_are_documents(tmp_path):
     (tmp_path / "d.jsonl").write_text('{"body": "A cat. It runs."}\n{"body": "A dog. It eats."}\n')
     source = CorpusSource(train_file=(str(tmp_path / "d.jsonl"),), text_column="body")
@@ -68,6 +74,7 @@ def test_a_folder_of_documents_is_not_running_text(tmp_path):
 def test_labels_of_every_spelling(tmp_path):
     (tmp_path / "n.tsv").write_text(
         "premise\thypothesis\tlabel\na\tb\tENTAILMENT\nc\td\tneutral\ne\tf\t-\ng\th\tcontradiction\ni\tj\t2\n"
+        " \tk\t1\nl\t\t1\n"  # without a text
     )
     (rows,) = read_labeled_pairs([str(tmp_path / "n.tsv")], None)
     assert [tuple(row.values()) for row in rows] == [("a", "b", 0), ("c", "d", 1), ("g", "h", 2), ("i", "j", 2)]

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mirror.cmlm.reading import read_stage_data
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
 from mirror.tools.train_cmlm import main, parse_cmlm_arguments
@@ -55,6 +56,22 @@ def test_stage_after_stage(bert_folder, corpus, sentences, tmp_path, monkeypatch
         assert f"stage `{stage}`" in (Path(end) / "README.md").read_text()
         assert str(tmp_path) not in (Path(end) / "README.md").read_text() + json.dumps(results["settings"])
     assert not np.allclose(vectors[0], vectors[1], atol=1e-4) and not np.allclose(vectors[1], vectors[2], atol=1e-4)
+
+
+def test_files_of_another_stage_are_named(corpus, caplog):
+    _, data, _ = parse_cmlm_arguments(["--train_file", corpus["documents.txt"], "--bitext_file", corpus["bitext.tsv"]])
+    assert read_stage_data("cmlm", data)[1] is None and "--bitext_file: not read in the stage cmlm" in caplog.text
+
+
+def test_a_later_stage_keeps_the_pooling_unless_told_otherwise(bert_folder, corpus, tmp_path, monkeypatch):
+    first, second, third = (str(tmp_path / name) for name in ("first", "second", "third"))
+    start = ("--model_name_or_path", bert_folder, "--train_file", corpus["documents.txt"], "--pooling", "cls")
+    run(monkeypatch, *start, "--output_dir", first)
+    later = ("--model_name_or_path", first, "--stage", "bitext", "--bitext_file", corpus["bitext.tsv"])
+    run(monkeypatch, *later, "--output_dir", second)
+    run(monkeypatch, *later, "--output_dir", third, "--pooling", "max")
+    assert [Encoder.from_pretrained(folder).pooling for folder in (first, second, third)] == ["cls", "cls", "max"]
+    assert json.loads((Path(second) / "train_results.json").read_text())["settings"]["pooling"] == "cls"
 
 
 @pytest.mark.parametrize(

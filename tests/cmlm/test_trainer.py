@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from datasets import Dataset, IterableDataset
@@ -22,6 +23,7 @@ from mirror.cmlm.options import DOCUMENT_STAGES, STAGES
 from mirror.cmlm.trainer import CMLMConfig, CMLMTrainer
 from mirror.common.distributed import shutdown
 from mirror.common.errors import InputError
+from mirror.data.corpus import as_corpus
 from tests.processes import run_two_processes
 
 
@@ -150,6 +152,38 @@ def test_quickthought_picks_the_neighbor_by_inner_products(make):
     expected = torch.nn.functional.cross_entropy(scores, own) + torch.nn.functional.cross_entropy(scores.T, own)
     assert train_losses(trainer, "loss_quickthought")[0] == pytest.approx(expected.item(), rel=1e-3)
     assert train_losses(make(streaming=True, **flags), "loss_quickthought")[0] > 0
+
+
+def test_the_configuration_of_a_trainer_stays_as_it_is(bert_folder, sentences, tmp_path):
+    config = CMLMConfig(output_dir=str(tmp_path / "out"), language="en", bf16=False)
+    trainer = CMLMTrainer(model=bert_folder, args=config, train_dataset=rows_of(sentences)["cmlm"])
+    assert (config.max_seq_length, config.pooling, config.language) == (None, None, ["en"])
+    assert (trainer.args.max_seq_length, trainer.args.pooling) == (49, "mean")
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("documents.txt", "train_dataset: documents.txt is a name; .*read_documents reads files"),
+        (["A cat. It runs.", None], r"index 1 of 'text' is None \(NoneType\), not a text"),
+        (Dataset.from_dict({"body": ["A cat. It runs."]}), "train_dataset has no column 'text'; it has body"),
+    ],
+)
+def test_rows_that_are_none_are_one_line(bert_folder, tmp_path, rows, message):
+    with pytest.raises(InputError, match=message):
+        CMLMTrainer(model=bert_folder, args=CMLMConfig(output_dir=str(tmp_path / "out")), train_dataset=rows)
+
+
+def test_documents_in_a_corpus_or_a_list_are_those_of_a_dataset(bert_folder, sentences, tmp_path):
+    documents = rows_of(sentences)["cmlm"]
+    rows = (documents, documents["text"][:], pd.DataFrame({"text": documents["text"][:]}), as_corpus(documents))
+    trainers = [
+        CMLMTrainer(bert_folder, CMLMConfig(output_dir=str(tmp_path / str(n)), **DEFAULTS), train_dataset=each)
+        for n, each in enumerate(rows)
+    ]
+    expected = [trainers[0].train_dataset[index] for index in range(8)]
+    for trainer in trainers[1:]:
+        assert [trainer.train_dataset[index] for index in range(8)] == expected
 
 
 def test_the_default_length_is_what_the_model_has_room_for(make, caplog):

@@ -110,6 +110,7 @@ def test_few_documents_are_split_by_chapter(tmp_path, tokenizer):
     [
         ({"pair_columns": ["a", "b"]}, "--pair_columns does not apply to documents"),
         ({"streaming": True}, "--streaming does not apply"),
+        ({"keep_duplicates": True}, "--keep_duplicates does not apply to documents"),
         ({"pairs": ["headings"]}, "--pairs 'headings' is unknown; .*; did you mean 'heading'"),
     ],
 )

@@ -314,6 +314,21 @@ def test_passages_fit_and_never_split_a_word(kind, tokenizer, tmp_path):
     assert len(texts) > 4 and max(len(ids) for ids in tokenizer(texts)["input_ids"]) <= 32
 
 
+def test_pieces_of_a_long_block_have_their_own_places(tokenizer, tmp_path):
+    lines = ["def walk(tree):"] + [f"    if tree.kind == {n}:\n\n        return tree.child({n})" for n in range(12)]
+    prose = "The cat walks to the river. It sees a fish there. " * 4
+    content = "# Head\n\n" + prose + "\n\n```python\n" + "\n".join(lines) + "\n```\n"
+    (tmp_path / "a.md").write_text(content)
+    (document,) = read_documents([str(tmp_path / "a.md")], tokenizer, 24)
+    text, code = ([each for each in document.passages if each.kind == kind] for kind in ("text", "code"))
+    assert len(text) > 2 and len(code) > 3
+    for passage in document.passages:
+        first = passage.text.split("\n")[0]
+        assert content[passage.offset :].startswith(first), passage
+    assert len({passage.offset for passage in document.passages}) == len(document.passages)
+    assert any(line.startswith("        return") for passage in code for line in passage.text.split("\n"))
+
+
 def test_paragraphs_that_repeat_over_files_are_left_out(tokenizer, tmp_path, caplog):
     for number in range(6):
         (tmp_path / f"{number}.md").write_text(
@@ -323,6 +338,12 @@ def test_paragraphs_that_repeat_over_files_are_left_out(tokenizer, tmp_path, cap
         found = read(tmp_path, tokenizer)
     assert [text for _, _, text in found] == [f"The text number {number}." for number in range(6)]
     assert "left out 6 paragraphs that repeat over many files" in caplog.text
+    for number in range(6):
+        (tmp_path / f"{number}.md").write_text("# Copyright\n\nCopyright of the city.")
+    with pytest.raises(
+        InputError, match="no text under them; left out 6 paragraphs that repeat over many files; is it"
+    ):
+        read(tmp_path, tokenizer)
 
 
 def test_a_folder_is_read_in_order_without_hidden_files_and_circles(tokenizer, tmp_path):
@@ -349,11 +370,12 @@ def test_a_folder_is_read_in_order_without_hidden_files_and_circles(tokenizer, t
         ([], False),
     ],
 )
-def test_what_is_a_folder_of_documents(names, expected, tmp_path):
+def test_what_is_a_folder_of_documents(names, expected, tmp_path, caplog):
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("text")
     assert are_documents([str(tmp_path)]) is expected
+    assert ("reading its documents, not its tables" in caplog.text) == (names == ["a.csv", "b.md"])
     assert not are_documents([str(tmp_path / "a.txt"), "texts.csv"]) and are_documents(["manual.MD"])
 
 

@@ -15,6 +15,7 @@ from mirror.common.errors import InputError
 from mirror.evaluation import encoding
 from mirror.evaluation.encoding import (
     EncodeSettings,
+    describe,
     fit_components,
     fit_whitening,
     make_encode,
@@ -52,6 +53,14 @@ def test_components_of_a_file_are_removed_from_every_text(encoder, sentences, tm
     assert np.abs(before @ first).min() > 0.01
     np.testing.assert_allclose(after @ first, 0, atol=1e-4)
     np.testing.assert_allclose(after, before - np.outer(before @ first, first), atol=1e-4)
+
+
+def test_texts_of_components_are_known_by_their_content(encoder, tmp_path):
+    texts, found = tmp_path / "texts.txt", []
+    for content in ("a cat\na dog", "a tree\na house"):
+        texts.write_text(content)
+        found.append(describe("tiny", encoder, "float32", EncodeSettings(remove_components=1, fit_on=str(texts))))
+    assert found[0]["fit_on"] == found[1]["fit_on"] and found[0] != found[1]
 
 
 def test_the_shares_of_two_processes_are_put_back_in_order(monkeypatch):

@@ -137,6 +137,15 @@ def test_the_published_row_with_the_most_similar_name_is_found():
     assert nearest_row("out/xyz", "mean", tasks) is None
     assert nearest_row("bert-base-uncased", "cls", {"multisimlex_fra"}) is None  # those are CamemBERT's
     assert nearest_row("cambridgeltl/SapBERT-from-PubMedBERT-fulltext", "cls", {"bel_ncbi"}).scores["bel_ncbi"] == 0.92
+    mirror = nearest_row("cambridgeltl/mirror-bert-base-uncased-sentence-drophead", "mean_padded", tasks)
+    assert mirror.system == "mirror-bert-base-uncased drophead"
+
+
+@pytest.mark.parametrize(
+    "name", ["all-MiniLM-L12-v2", "bert-base-cased", "distilbert-base-uncased", "my-bert-base-uncased"]
+)
+def test_the_published_row_of_another_checkpoint_is_not_shown(name):
+    assert nearest_row(name, "mean", {"stsb"}) is None
 
 
 def test_a_pair_of_encoders_is_compared_with_a_pair_only():

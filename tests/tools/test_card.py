@@ -166,6 +166,8 @@ def test_results_of_run_eval_refresh_the_card(trained, tmp_path, monkeypatch):
 def test_what_cannot_be_shown_is_one_line(whole_run, tmp_path, monkeypatch):
     good, other = results_file(tmp_path / "a.json", 0.2), results_file(tmp_path / "b.json", 0.2, data_sha256="e")
     (tmp_path / "c.json").write_text("{}")
+    swapped = tmp_path / "swapped.json"
+    swapped.write_text(json.dumps(json.loads(good.read_text()) | {"model_name_or_path": str(whole_run)}))
     pooled = tmp_path / "d.json"
     pooled.write_text(good.read_text().replace('"mean"', '"cls"'))
     card_before = (whole_run / "README.md").read_bytes()
@@ -174,6 +176,10 @@ def test_what_cannot_be_shown_is_one_line(whole_run, tmp_path, monkeypatch):
         ([whole_run, "--results", tmp_path / "c.json"], "c.json: not a results.json of run_eval.py"),
         ([whole_run, "--results", other, good], "docs_search was scored on different data"),
         ([whole_run, "--results", pooled], "scored with pooling 'cls', but .* uses 'mean'"),
+        (
+            [whole_run, "--results", swapped, good],
+            "swapped.json: scores of .* itself; name the base model's file first",
+        ),
         ([whole_run, "--results", good, good, good], "--results takes one file, or two"),
     ):
         with pytest.raises(InputError, match=message) as caught:

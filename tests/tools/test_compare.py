@@ -113,10 +113,15 @@ def test_tasks_rank_them_where_there_are_labels(run):
         (["tiny", "--texts", "gone.txt"], "gone.txt: no such file"),
         (["absent/folder", "--texts", "texts.txt"], "absent/folder"),
         (["tiny", "/absent", "--texts", "gone.txt"], "/absent"),  # before the texts are read
+        (
+            ["tiny", "--tasks", "equal.csv"],
+            "task equal: the score is nan, because its labels or scores are all the same",
+        ),
     ],
 )
 def test_mistakes_are_one_line(run, tmp_path, argv, message):
     (tmp_path / "few.txt").write_text("a b c\nd e f\ng h i\n")
+    (tmp_path / "equal.csv").write_text("sentence1,sentence2,score\na cat,a cat,1\na dog,a dog,2\na tree,a tree,3\n")
     with pytest.raises(InputError, match=message) as error:
         run(*argv)
     assert "\n" not in str(error.value)

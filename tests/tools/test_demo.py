@@ -76,6 +76,8 @@ class Compass:
         angles = [float(text) if re.fullmatch(r"[\d.]+", text) else sum(map(ord, text)) % 360 for text in texts]
         return np.stack([np.cos(np.radians(angles)), np.sin(np.radians(angles))], axis=1).astype(np.float32)
 
+    encode_query = encode_document = encode
+
 
 # ---- The numbers ----
 

@@ -117,6 +117,9 @@ def test_what_does_not_belong_together_is_refused(rows, vectors, tmp_path):
             InputError, match=rf"--index .*one was built of other inputs \({differs}\); choose another"
         ):
             build_index(tmp_path / "one", others, encode, name)
+    with pytest.raises(InputError, match="--index: the column a.b has a dot in its name; rename it"):
+        build_index(tmp_path / "three", rows.add_column("shown a.b", ["x"] * len(rows)), encode, "an encoder")
+    assert not (tmp_path / "three").exists()
     (tmp_path / "two").mkdir()
     (tmp_path / "two" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match="two is not empty and holds no index"):

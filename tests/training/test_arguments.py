@@ -141,6 +141,9 @@ def test_recipes_that_are_wrong(parse, recipe, text, message):
         (["--train_file", "a", "--dataset_name", "b"], "not both"),
         (["--train_file", "a", "--dataset_config_name", "b"], "--train_file or --dataset_config_name, not both"),
         (["--label_smoothing_factor", "0.1"], "--label_smoothing_factor must stay 0.0"),
+        (["--save_only_model", "true"], "--save_only_model must stay false: a run resumes from the optimizer's state"),
+        (["--eval_on_start", "true"], "--eval_on_start scores what --eval_strategy, --eval_tasks or --keep ask for"),
+        (["--pair_columns", "a", "b", "--pair_separator", "|"], "--pair_columns or --pair_separator, not both"),
         (["--pair_columns", "a"], "--pair_columns must be two names"),
         (["--max_train_samples", "0"], "--max_train_samples must be at least 1"),
         (["--config", "absent.yaml"], "absent.yaml"),
@@ -151,6 +154,18 @@ def test_recipes_that_are_wrong(parse, recipe, text, message):
 def test_values_that_are_wrong(parse, argv, message):
     with pytest.raises(InputError, match=message):
         parse(*argv)
+
+
+def test_one_value_is_a_list_of_one_and_a_weight_a_number(tmp_path):
+    config = MirrorConfig(output_dir=str(tmp_path), merge=0.5, eval_tasks="stsb_dev", matryoshka_dims=64)
+    assert (config.merge, config.eval_tasks, config.matryoshka_dims) == ("0.5", ["stsb_dev"], [64])
+
+
+def test_the_best_checkpoint_is_that_of_the_own_text_unless_named(parse):
+    evaluated = ("--eval_strategy", "steps", "--eval_steps", "1", "--save_strategy", "steps", "--save_steps", "1")
+    config = parse(*evaluated, "--load_best_model_at_end", "true")
+    assert (config.metric_for_best_model, config.greater_is_better) == ("own_text", True)
+    assert parse(*evaluated, "--eval_tasks", "stsb_dev").metric_for_best_model == "stsb_dev"
 
 
 def test_drophead_takes_the_place_of_dropout(parse):

@@ -206,6 +206,37 @@ def test_a_function_is_a_loss_too_and_flags_wrap_it(bert_folder, sentences, tmp_
     assert isinstance(trainer.loss, ProjectionHead) and trainer.settings["loss"] == "distance"
 
 
+def test_another_function_of_the_same_name_is_another_run(bert_folder, sentences, tmp_path):
+    def closer(scale):
+        def distance(first, second):
+            return scale * (first - second).square().mean()
+
+        return distance
+
+    flags = {"save_strategy": "steps", "save_steps": 2}
+    make_trainer(bert_folder, sentences, tmp_path, max_steps=2, loss_module=closer(1.0), **flags).train()
+    make_trainer(bert_folder, sentences, tmp_path, max_steps=3, loss_module=closer(1.0), **flags).train(True)
+    with pytest.raises(InputError, match="is of another run .*loss_digest"):
+        make_trainer(bert_folder, sentences, tmp_path, max_steps=4, loss_module=closer(2.0), **flags).train(True)
+
+
+def test_every_process_starts_with_the_loss_of_the_first(bert_folder, sentences, tmp_path, monkeypatch):
+    sent = []
+    monkeypatch.setattr("mirror.training.encoder_trainer.world_size", lambda: 2)
+    monkeypatch.setattr("torch.distributed.broadcast", lambda tensor, source: sent.append((tensor.data_ptr(), source)))
+    loss = Scaled()
+    make_trainer(bert_folder, sentences, tmp_path, loss_module=loss)
+    assert sent == [(loss.scale.data_ptr(), 0), (loss.calls.data_ptr(), 0)]
+
+
+def test_a_loss_of_several_numbers_is_one_line(bert_folder, sentences, tmp_path):
+    def distances(first, second):
+        return (first - second).square().mean(dim=1)
+
+    with pytest.raises(InputError, match=r"the loss must return one number, not a tensor of the shape \(20,\)"):
+        make_trainer(bert_folder, sentences, tmp_path, loss_module=distances).train()
+
+
 @pytest.mark.parametrize(
     ("flags", "loss", "message"),
     [

@@ -9,11 +9,16 @@ import sys
 import numpy as np
 import pytest
 import torch
+from datasets import Dataset
 from safetensors.torch import load_file
 
 from mirror.common.errors import InputError
+from mirror.common.files import write_manifest
+from mirror.data.corpus import as_corpus
 from mirror.evaluation.own_text import combined_score
+from mirror.training.config import MirrorConfig
 from mirror.training.record import RunRecord
+from mirror.training.trainer import MirrorTrainer
 from run_mirror import main
 from tests.tiny_trainer import make_trainer, weights
 
@@ -153,3 +158,33 @@ def test_a_finished_run_that_is_resumed_encodes_nothing(bert_folder, many_senten
     with caplog.at_level("INFO"):
         main()
     assert "holds a complete run of 2 steps: nothing to do" in caplog.text
+
+
+def test_a_finished_run_that_goes_on_for_longer_is_measured_again(bert_folder, many_sentences, tmp_path):
+    rows = Dataset.from_dict({"text": many_sentences[:-1], "text_pair": many_sentences[1:]})
+    flags = {"output_dir": str(tmp_path), "per_device_train_batch_size": 20, "save_strategy": "steps", "save_steps": 2}
+    flags |= {"bf16": False, "disable_tqdm": True, "report_to": "none", "force": False}
+    for steps, checkpoint in ((2, None), (4, True)):
+        config = MirrorConfig(max_steps=steps, **flags)
+        trainer = MirrorTrainer(bert_folder, config, as_corpus(rows))
+        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.save_model()
+        write_manifest(tmp_path)
+    assert trainer.state.global_step == 4 and not trainer.was_complete
+    assert trainer.record().own_text and trainer._false_negatives is not None
+
+
+def test_the_best_step_by_another_score_is_forgotten(bert_folder, many_sentences, tmp_path):
+    flags = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    flags |= {"load_best_model_at_end": True, "greater_is_better": True, "learning_rate": 1e-3}
+    by_own = make_trainer(
+        bert_folder, many_sentences, tmp_path, max_steps=2, metric_for_best_model="own_text", **flags
+    )
+    by_own.train()
+    assert by_own.state.best_metric > 0.1
+    other = make_trainer(
+        *(bert_folder, many_sentences, tmp_path), score=lambda encoder: {"mine": 0.1}, max_steps=4,
+        metric_for_best_model="mine", **flags,
+    )  # fmt: skip
+    other.train(resume_from_checkpoint=True)
+    assert (other.state.best_metric, other.state.best_global_step) == (0.1, 4)

@@ -213,3 +213,16 @@ def test_auto_starts_where_there_is_nothing_to_resume(tmp_path):
     (tmp_path / "out" / "config.json").write_text("{}")
     with pytest.raises(InputError, match="holds another run"):  # without a checkpoint auto would overwrite it
         check_no_other_run(out, started_again=True)
+
+
+def test_a_checkpoint_of_another_folder_does_not_overwrite_a_run(run, bert_folder, tmp_path):
+    own, other = tmp_path / "own", str(last_complete_checkpoint(run))
+    own.mkdir()
+    flags = {"bf16": False, "report_to": "none", "resume_from_checkpoint": other}
+    assert preflight(MirrorConfig(output_dir=str(own), **flags), bert_folder) == other
+    (own / "config.json").write_text("{}")  # of a finished run
+    with pytest.raises(InputError, match="own holds another run; continue it with"):
+        preflight(MirrorConfig(output_dir=str(own), **flags), bert_folder)
+    assert preflight(MirrorConfig(output_dir=str(own), force=True, **flags), bert_folder) == other
+    inside = MirrorConfig(output_dir=str(run), **flags)
+    assert preflight(inside, bert_folder) == other  # of this folder

@@ -6,11 +6,14 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer
 
 from mirror.common.errors import InputError
 from mirror.data.views import TwoViewDataset
 from mirror.modeling.encoder import Encoder
 from mirror.training import run_setup
+from mirror.training.config import MirrorConfig
+from mirror.training.trainer import MirrorTrainer
 from tests.processes import run_two_processes
 from tests.tiny_trainer import make_trainer, weights
 
@@ -151,6 +154,30 @@ def test_a_run_that_reads_few_texts_makes_only_their_views(bert_folder, sentence
     assert not torch.equal(
         weights(short)["embeddings.word_embeddings.weight"], before["embeddings.word_embeddings.weight"]
     )
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_model_in_half_precision_is_trained_in_float32(bert_folder, sentences, tmp_path, dtype):
+    config = MirrorConfig(
+        output_dir=str(tmp_path), bf16=False, max_steps=1, per_device_train_batch_size=20, force=True
+    )
+    model = AutoModel.from_pretrained(bert_folder, dtype=dtype)
+    trainer = MirrorTrainer(model, config, sentences, AutoTokenizer.from_pretrained(bert_folder))
+    before = weights(trainer)["embeddings.word_embeddings.weight"]
+    trainer.train()
+    after = weights(trainer)["embeddings.word_embeddings.weight"]
+    assert after.dtype == torch.float32 and (before != after).any(dim=1).float().mean() > 0.1
+
+
+def test_a_table_of_ones_own_chooses_the_checkpoint_by_the_name_of_its_task(bert_folder, sentences, tmp_path):
+    rows = "".join(f"{a},{b},{n}\n" for n, (a, b) in enumerate(zip(sentences[:9], sentences[9:18], strict=True)))
+    (tmp_path / "my pairs.csv").write_text(f"sentence1,sentence2,score\n{rows}")
+    flags = {"eval_tasks": str(tmp_path / "my pairs.csv"), "eval_strategy": "steps", "eval_steps": 1, "save_steps": 1}
+    flags |= {"save_strategy": "steps", "load_best_model_at_end": True, "max_steps": 2}
+    trainer = make_trainer(bert_folder, sentences, tmp_path / "out", **flags)
+    trainer.train()
+    assert [entry["step"] for entry in trainer.state.log_history if "eval_my pairs" in entry] == [0, 1, 2]
+    assert trainer.state.best_global_step in (1, 2) and trainer.args.metric_for_best_model == "my pairs"
 
 
 def test_a_dev_task_chooses_the_checkpoint(bert_folder, sentences, tmp_path):
