@@ -17,12 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from mirror.cmlm.options import POOLINGS
 from mirror.common import trust
 from mirror.common.errors import InputError
 from mirror.common.files import follow_umask
 from mirror.modeling.backbone import keep_pooler, load_tokenizer
 from mirror.modeling.pooling import pair_features, pool
-from mirror.modeling.read_checkpoint import check_size, load_config, loading, quiet
+from mirror.modeling.read_checkpoint import check_size, checkpoint_settings, load_config, loading, quiet
 from mirror.modeling.save_checkpoint import append_layers, dense, save_encoder
 
 
@@ -265,16 +266,15 @@ def load_cmlm(
     pooling: str | None = None,
     from_scratch: bool = False,
 ) -> tuple[CMLMModel, PreTrainedTokenizerBase]:
-    """Load a model to train, and its tokenizer: any masked LM, or the checkpoint of an earlier stage, by default with its pooling."""
+    """Load a model to train, and its tokenizer: any masked LM, or an encoder or earlier stage, by default with its pooling."""
     mlm, tokenizer = load_mlm(name_or_path, from_scratch)
     keep_pooler(mlm.base_model, name_or_path, from_scratch)
-    is_later = not from_scratch and trust.model_file(name_or_path, PARTS_FILE, PARTS_FOLDER)
-    if is_later and not pooling:
-        pooling = CMLMModelConfig.from_pretrained(name_or_path, subfolder=PARTS_FOLDER).pooling
-    settings = {"num_projections": num_projections, "skip_connection": skip_connection, "pooling": pooling or "mean"}
+    own = None if from_scratch else checkpoint_settings(name_or_path).get("pooling")
+    pooling = pooling or (own if own in POOLINGS else "mean")
+    settings = {"num_projections": num_projections, "skip_connection": skip_connection, "pooling": pooling}
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     model = CMLMModel(CMLMModelConfig(backbone=mlm.config.to_dict(), **settings, **ids), mlm)
-    if is_later:
+    if not from_scratch and trust.model_file(name_or_path, PARTS_FILE, PARTS_FOLDER):
         load_parts(model, name_or_path)
     return model, tokenizer
 

@@ -93,7 +93,7 @@ class CMLMModelOptions:
 
     from_scratch: bool = flag(False, "Whether to start from random weights, in the architecture of the model.")
     pooling: Annotated[str | None, one_of(POOLINGS)] = flag(
-        None, f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}. Default: the earlier stage's, or mean."
+        None, f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}. Default: the base encoder's, or mean."
     )
     max_seq_length: TokenCount = flag(
         None,
