@@ -14,7 +14,7 @@ SITE ?= build
 STUDY_MODEL ?= mirror/assets/mini-mlm
 STUDY_ARGS ?=
 STUDIES := $(addprefix table,1 2 3 4 5 6 6_joint 7 8 9 10 12 13 14 21 21_words 21_phrases) \
-    $(addprefix figure,4 5 7 8) cls_vs_mean side_experiments selection own_text rivals beyond beyond_together \
+    $(addprefix figure,4 5 7 8) cls_vs_mean side_experiments selection own_text rivals rivals_sts beyond beyond_together \
     $(addprefix cmlm_table,1 2 3 4 5 6 7) cmlm_figure2 cmlm_figure3
 .PHONY: $(STUDIES)
 
