@@ -88,14 +88,15 @@ def are_documents(paths: Iterable[str]) -> bool:
     for path in map(Path, filter(None, paths)):
         if path.is_dir():
             found = {file.suffix.lower() for file in find_documents([str(path)])}
-            tables = any(ending_of(name) in {*TABLES} - {"txt"} for name in os.listdir(path))
-            if found - {".txt"} or (found and not tables):
-                if tables:
-                    logger.warning("%s: reading its documents, not its tables; name the tables to read them", path)
+            if found - {".txt"} or (found and not _has_tables(path)):
                 return True
         elif path.suffix.lower() in ENDINGS - {".txt"}:
             return True
     return False
+
+
+def _has_tables(path: str | Path) -> bool:
+    return os.path.isdir(path) and any(ending_of(name) in {*TABLES} - {"txt"} for name in os.listdir(path))
 
 
 def find_documents(paths: Iterable[str]) -> Iterator[Path]:
@@ -138,6 +139,8 @@ def read_documents(
     in a warning. Both are counted in the log. Raises an `InputError` if a path does not exist, or there is no text.
     """
     name, files = " ".join(paths), list(find_documents(paths))
+    for path in filter(_has_tables, paths):
+        logger.warning("%s: reading its documents, not its tables; name the tables to read them", path)
     parsed: list[tuple[str, Parsed]] = []
     failed: dict[str, list[str]] = {}
     for file, result in zip(files, _parse_all(files, num_proc), strict=True):

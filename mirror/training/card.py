@@ -189,9 +189,8 @@ def corpus_facts(record: RunRecord) -> dict[str, str]:
         rows = {"texts": "streamed: each text read once, duplicates not detected"}
     tests = {f"{test['texts']:,} held-out texts {KINDS[test['test']]}": test for test in record.own_text or ()}
     if record.own_text_together:
-        tests[f"{TOGETHER[len(record.own_text)]}, geometric mean of their mean reciprocal ranks"] = (
-            record.own_text_together
-        )
+        name = f"{TOGETHER[len(record.own_text)]}, geometric mean of their mean reciprocal ranks"
+        tests[name] = record.own_text_together
     for name, test in tests.items():
         change = f"{test['change']:+.3f} ± {test['margin']:.3f}"
         rows[name] = f"{test['before']:.3f} before, {test['after']:.3f} after ({change})"

@@ -64,7 +64,7 @@ def refuse_arguments(given: dict[str, object]) -> None:
 class EpochsAndLossGradients(TrainerCallback):
     """Draw new masks at the start of each epoch, also after a resume, and zero the loss's gradients before each step.
 
-    Streams draw their masks by themselves, and `Trainer` zeroes the gradients of the model only.
+    Streams draw masks by themselves, `Trainer` zeroes the gradients of the model only. The best step by another score is forgotten.
     """
 
     def __init__(self, loss_parameters: list[nn.Parameter]):

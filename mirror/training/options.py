@@ -296,9 +296,8 @@ class MirrorOptions(MirrorRunOptions, EncoderOptions, ViewOptions, LossOptions, 
             self.dropout_rate = 0.0 if self.drophead_rate else 0.1  # section 4.4: drophead replaces dropout
         self.merge = str(self.merge)
         self.eval_tasks = [self.eval_tasks] if isinstance(self.eval_tasks, str) else self.eval_tasks
-        self.matryoshka_dims = (
-            [self.matryoshka_dims] if isinstance(self.matryoshka_dims, int) else self.matryoshka_dims
-        )
+        if isinstance(self.matryoshka_dims, int):
+            self.matryoshka_dims = [self.matryoshka_dims]
         if self.keep and self.keep_within is None:
             path = Path(self.keep)
             self.keep_within = KEEP_WITHIN_TEXTS if path.is_file() and not is_task(path) else KEEP_WITHIN

@@ -370,13 +370,22 @@ def test_a_folder_is_read_in_order_without_hidden_files_and_circles(tokenizer, t
         ([], False),
     ],
 )
-def test_what_is_a_folder_of_documents(names, expected, tmp_path, caplog):
+def test_what_is_a_folder_of_documents(names, expected, tmp_path):
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("text")
     assert are_documents([str(tmp_path)]) is expected
-    assert ("reading its documents, not its tables" in caplog.text) == (names == ["a.csv", "b.md"])
     assert not are_documents([str(tmp_path / "a.txt"), "texts.csv"]) and are_documents(["manual.MD"])
+
+
+@pytest.mark.parametrize("table", ["", "a.csv"])
+def test_tables_beside_documents_are_named_once(table, tokenizer, tmp_path, caplog):
+    (tmp_path / "b.md").write_text("# Head\n\nThe cat runs to the river.")
+    if table:
+        (tmp_path / table).write_text("text\na cat\n")
+    assert are_documents([str(tmp_path)])
+    read(tmp_path, tokenizer)
+    assert caplog.text.count("reading its documents, not its tables") == bool(table)
 
 
 BAD = {
