@@ -127,7 +127,7 @@ def parse_arguments(argv: list[str]) -> argparse.Namespace:
     add("--seeds", nargs="+", type=positive, metavar="S", help="Random seeds. (default: the first three of 33, 44, 55, "
         "..., 132, or all ten in the studies whose cells take less than a minute on the embedded model)")  # fmt: skip
     add("--rows", nargs="+", default=[], metavar="ROW",
-        help='Rows of the table to run, for example "before" "Mirror" in table3. (default: all)')  # fmt: skip
+        help='Rows of the table to run, for example "before, cls" "Mirror" in table3. (default: all)')  # fmt: skip
     add("--parts", nargs="+", default=[], metavar="PART",
         help="Parts of the table to run, for example word in figure5. (default: all)")  # fmt: skip
     add = parser.add_argument_group("Data").add_argument

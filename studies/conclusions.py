@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from math import inf
 
 from mirror.evaluation.published import checkpoint_name
 from studies.scores import Base, Score, markdown, published_scores, shown_columns
@@ -39,16 +40,20 @@ def gain_of(base: Base, claim: Claim) -> Score | None:
 def judgements_of(base: Base) -> dict[Claim, str]:
     """Judge each of the paper's conclusions about such a base model whose rows have scores."""
     claims = [claim for claim in base.study.claims if base.is_judged_by(claim)]
-    return {claim: judge(gain, claim.within) for claim in claims if (gain := gain_of(base, claim))}
+    return {claim: judge(gain, claim.within, claim.either_way) for claim in claims if (gain := gain_of(base, claim))}
 
 
-def judge(gain: Score, within: float = 0.0) -> str:
-    """Judge a difference: above zero (or -`within`), below it, neither for sure, or one seed. Without seeds, by `TOLERANCE`."""
+def judge(gain: Score, within: float = 0.0, either_way: bool = False) -> str:
+    """Judge a difference: above zero (or -`within`), below it, neither for sure, or one seed. Without seeds, by `TOLERANCE`.
+
+    With `either_way` it has to be below `within` too.
+    """
     limits = (gain.mean - TOLERANCE, gain.mean + TOLERANCE) if None in gain.by_seed else gain.interval
     if limits is None:
         return ONE_SEED
     low, high = limits
-    return ABOVE if low > -within else BELOW if high < -within else UNRESOLVED
+    highest = within if either_way else inf
+    return ABOVE if -within < low and high < highest else BELOW if high < -within or low > highest else UNRESOLVED
 
 
 def verdict(judgements: Collection[str]) -> str:
@@ -83,7 +88,7 @@ def format_differences(study: Study, bases: Mapping[str, Base]) -> str:
                 gain = across if name == claim.models[0] else None
             elif not gain and (claim.models or base.is_judged_by(claim)):
                 judgement = NOT_RUN
-            line += [gain.as_difference(), judge(gain, claim.within)] if gain else ["", judgement]
+            line += [gain.as_difference(), judge(gain, claim.within, claim.either_way)] if gain else ["", judgement]
         if bases or printed is not None:
             lines.append(line)
     return markdown(lines, (0, *range(3, len(lines[0]), 2))) if len(lines) > 1 else ""

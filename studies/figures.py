@@ -197,13 +197,13 @@ def _trade(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
 
 
 def _languages(figure: SubFigure | None, base: Base) -> tuple[float, float] | None:
-    """Draw the languages of retrieved sentences: a row of panels per query language, a column per model (CMLM Figure 2)."""
+    """Draw the languages of the sentences that rank first: a row of panels per query language, a column per model (CMLM Figure 2)."""
     results = _first_seed(base, "language_bias")
     if figure is None:
         return 0.6 + 2.4 * len(results), 5.1
     grid = figure.subplots(len(QUERIES), len(results), squeeze=False, sharey=True)
     for column, (row, result) in zip(grid.T, results.items(), strict=True):
-        languages, matrix = result["languages"], np.asarray(result["matrix"])
+        languages, matrix = result["languages"], np.asarray(result["matrix_ranked"])
         for axes, query in zip(column, QUERIES, strict=True):
             colors = [COLORS[language == query] for language in languages]
             axes.bar(languages, matrix[languages.index(query)], color=colors)

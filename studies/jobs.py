@@ -273,6 +273,7 @@ def _mirror_runs(cell: Cell, seed: int | None, folder: Path, setup: Setup) -> tu
         optional = {"pooling": cell.pooling, "data_dir": data_dir, "max_train_samples": setup.max_train_samples}
         optional |= {"learning_rate": rate} | {key: value for key, value in cell.flags.items() if key != RATE}
         flags |= _as_flags({key: value for key, value in optional.items() if value is not None}) | setup.extra
+        flags = {key: values for key, values in flags.items() if cell.flags.get(key, "") is not None}
         identity = _identity_of(shown, flags, PATHS)
         if not (recipe or cell.method):
             identity[f"{shown} defaults"] = digest(defaults_for_bases())

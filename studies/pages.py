@@ -185,6 +185,7 @@ def format_overview(kept: Mapping[str, Mapping[str, Base]], folder: Path) -> str
     against = {key for key, each in found.items() if each.startswith((conclusions.MIXED, conclusions.CONTRADICTED))}
     for base in bases:
         counts = Counter(each for (_, of), judgements in judged.items() if of == base for each in judgements)
+        del counts[conclusions.ONE_SEED]  # which no interval can judge
         kinds = Counter(each.partition(" (")[0] for (_, of), each in found.items() if each and of == base)
         differences = ", ".join(f"{counts[kind]} {kind}" for kind in conclusions.JUDGEMENTS)
         verdicts = ", ".join(f"{kind} {kinds[kind]}" for kind in sorted(kinds))

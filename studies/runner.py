@@ -200,12 +200,13 @@ def settings_of(study: Study, setup: Setup) -> list[str]:
                 recipes[f"mirror/recipes/{recipe}.yaml"] = None
             else:
                 lacking[f"{model} ({cell.level}{', drophead' * cell.drophead})"] = None
+    changed = f", then {' '.join(as_arguments(setup.extra))}" if setup.extra else ""
     if recipes:
-        changed = f", then {' '.join(as_arguments(setup.extra))}" if setup.extra else ""
         notes.append(f"Settings as published: {', '.join(recipes)}{changed}.")
     if lacking:
         names = ", ".join(lacking)
-        notes.append(f"Settings: this project's defaults ({DEFAULTS}), because there is no recipe for {names}.")
+        why = f"because there is no recipe for {names}"
+        notes.append(f"Settings: this project's defaults ({DEFAULTS}){changed}, {why}.")
     return notes
 
 

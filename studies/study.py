@@ -41,7 +41,8 @@ class Cell:
     tasks: tuple[str, ...] = ()  # task names of run_eval.py
     corpora: tuple[str, ...] = ()  # files in --corpus_dir; empty: nothing is trained by run_mirror.py
     level: str = "sentence"
-    flags: Mapping[str, object] = field(default_factory=dict)  # of run_mirror.py, on top of the recipe or the preset
+    # Of run_mirror.py, on top of the recipe or the preset; None takes a flag of the recipe out.
+    flags: Mapping[str, object] = field(default_factory=dict)
     pooling: str | None = None  # None: that of the recipe, or this project's default for the level and the model
     part: str = ""  # tells apart the cells of one row: a language or a level
     isotropy_texts: str | None = None  # file in --corpus_dir, measured by the task `isotropy`
@@ -78,6 +79,7 @@ class Claim:
     lower: str
     column: str = AVERAGE
     within: float = 0.0  # "close to": the higher row may be lower by this much
+    either_way: bool = False  # "on a par": nor may it be higher by more
     of: tuple[str, ...] = ()  # checkpoints that it is about, or the families bert and roberta; empty: all
     models: tuple[str, ...] = ()
 
@@ -86,6 +88,7 @@ class Claim:
             gain = f"{self.higher} minus {self.lower}" if self.lower else self.higher
             return f"{self.models[0]} above {self.models[1]}: {gain}: {self.column}"
         comparison = f"at most {self.within:g} below" if self.within else "above"
+        comparison = f"within {self.within:g} of" if self.either_way else comparison
         about = f" ({self.of[0]})" if len(self.of) == 1 else ""
         return f"{self.higher} {comparison} {self.lower}: {self.column}{about}"
 
@@ -188,8 +191,8 @@ def _study(table: dict, stages: Mapping[str, Stage]) -> Study:
     for about, found in groups.items():
         for higher, lower, labels, *within in ([*claim, AVERAGE] if len(claim) == 2 else claim for claim in found):
             lower, labels = ([each] if isinstance(each, str) else each for each in (lower, labels))
-            of = *(within or (0.0,)), tuple(about.lower().split())
-            table["claims"] += [Claim(higher, row, label, *of) for label in labels for row in lower]
+            of = {"of": tuple(about.lower().split())} | dict(zip(("within", "either_way"), within, strict=False))
+            table["claims"] += [Claim(higher, row, label, **of) for label in labels for row in lower]
     for models, higher, lower, labels in table.pop("claims_between", []):
         table["claims"] += [Claim(higher, lower, label, models=tuple(models)) for label in labels]
     table["claims"] = tuple(table["claims"])

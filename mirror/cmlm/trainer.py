@@ -69,8 +69,8 @@ class PaperLamb(Lamb):
 
     The library's class caps the norm of the weights at 10, so a step of BERT's word embeddings is a tenth of what the rate
     says, and divides the step that the trust ratio has scaled by 1 - beta1^t, so the first one is ten times too long. The
-    moments are not bias-corrected, as in Google's own code (google-research/albert, lamb_optimizer.py). Unlike that code,
-    and like the algorithm, biases and layer norms have a trust ratio and weight decay too.
+    moments are not bias-corrected, as in Google's own code (google-research/albert, lamb_optimizer.py). Unlike in that code
+    biases and layer norms have a trust ratio too. `Trainer` gives them no weight decay.
     """
 
     clamp = float("inf")

@@ -1,8 +1,8 @@
 """From an encoder to the `encode` function of a scoring run, a cache of embeddings, and linear maps fitted on them.
 
-`make_encode` wraps `encode` for several processes, a cache, truncation and the removal of principal components. Removal follows
-CMLM (Table 6) and Yang et al. (2021): the vectors are not centered before the decomposition, so the first component is close to
-the mean vector, which encodes the language of a text. Whitening (Su et al. 2021; Huang et al. 2021) centers them.
+`make_encode` wraps `encode` for several processes, a cache, truncation and the removal of principal components (CMLM Table 6).
+The vectors are not centered before the decomposition, which CMLM leaves open, so the first component is close to the mean
+vector, which encodes the language of a text. Whitening (Su et al. 2021; Huang et al. 2021) centers them.
 
 The cache is on disk: a text that a model has encoded is not encoded again, in this run or a later one. The folder of a
 model is named by a hash of what was loaded (weights, configuration, tokenizer, modules after pooling), pooling and

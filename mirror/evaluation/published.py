@@ -57,6 +57,10 @@ def _read_tsv(name: str) -> list[dict[str, str]]:
 MIRROR_BERT = tuple(Number(**row | {"value": float(row["value"])}) for row in _read_tsv("published_mirror_bert.tsv"))
 # Tables 1, 4, 5, 6 and 9 repeat rows of 16 to 19 and 14. The others print ablations.
 COMPARED_TABLES = ("2", "3", "16", "17", "18", "19", "section 4.2", "section 4.4")
+LEVEL_TASKS = {
+    "word": ("multisimlex", "bli"),
+    "sentence": ("sts", "sickr"),
+}  # of released models; QNLI is of another one
 COMPARED_VARIANTS = ("", "cls", "mean_padded", "mirror", "mirror drophead")
 
 CMLM_AVERAGES = ("Avg.", "Mean")  # as printed: some differ from the mean of their row
@@ -123,15 +127,15 @@ def checkpoint_name(*models: str) -> str:
 
 
 def nearest_row(model_name_or_path: str, pooling: str, tasks: set[str]) -> Row | None:
-    """Return the row of the checkpoint with the model's name, that of the pooling if there are several, or None.
-
-    The names of the released models say their level, which the rows do not. An encoder for each language is two models joined by "+".
-    """
-    name = re.sub("^(mirror-.*)-(word|sentence)", r"\1", checkpoint_name(*model_name_or_path.split("+")))
-    plain = name.removesuffix("-drophead")
-    wanted = f"{plain} {pooling if plain == name else 'drophead'}"
-    rows = [row for row in ROWS if row.system.lower().split()[0] == plain and tasks & row.scores.keys()]
-    return max(rows, key=lambda row: (row.system.lower() == wanted, -len(row.system)), default=None)
+    """Return the row of the model's name (two joined by "+") and pooling, if it has a score of `tasks`, or None."""
+    name = checkpoint_name(*model_name_or_path.split("+"))
+    _, model, level, drophead = re.fullmatch(r"((mirror-.*)-(word|sentence))?(.*?)", name).groups()
+    systems = (f"{model} {drophead[1:]}".strip(),) if model else (f"{name} {pooling}", name)
+    for row in sorted(ROWS, key=lambda row: -len(row.system)):  # that of the pooling first
+        scores = {task: score for task, score in row.scores.items() if task.startswith(LEVEL_TASKS.get(level, ""))}
+        if row.system.lower() in systems and tasks & scores.keys():
+            return row._replace(scores=scores)
+    return None
 
 
 def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | None]:

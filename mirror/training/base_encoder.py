@@ -27,7 +27,7 @@ from mirror.modeling.read_checkpoint import (
     warn_of_similarity,
 )
 from mirror.modeling.static import StaticModel
-from mirror.training.options import LEARNING_RATE, LEVEL_TEXTS, LEVELS
+from mirror.training.options import LEARNING_RATE, LEVEL_TEXTS, LEVELS, PAPER, default_pooling
 
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def load_base(
     head = keep_modules(known, args.pooling, name)
     warn_of_similarity(name, known)
     keeps = corpus.source.keep_duplicates
-    logger.info(describe_base(name, known.get("pooling"), head, args, changed, direction_of(model.config), keeps))
+    logger.info(describe_base(name, known.get("pooling"), head, args, changed, model.config, keeps))
     if names and not pairs and known.get("pooling") == args.pooling:
         harm = "to adapt an encoder to names can make linking worse: score it before and after (docs/biomedical.md)"
         logger.warning("most texts have fewer than six words; %s", harm)
@@ -175,19 +175,22 @@ def describe_base(
     head: nn.Sequential,
     args: MirrorConfig,
     changed: dict,
-    direction: str | None = None,
+    config: PretrainedConfig,
     keeps_duplicates: bool = False,
 ) -> str:
     """Return the log line that describes the detected base model and the settings that follow from it.
 
     `pooling` and `head` are those of a base that is an encoder already, None for a language model. `changed` is what
-    `MirrorConfig.resolve_for` returned, `direction` that of the attention of a decoder.
+    `MirrorConfig.resolve_for` returned, `config` that of the base.
     """
-    name, preset = Path(name).name or "the model", LEVELS[args.level]
+    name, preset = Path(name).name or "the model", LEVELS[args.level] | PAPER
     keys = [key for key in preset if key not in {*changed, "pooling"} and getattr(args, key) != preset[key]]
     keys += [] if args.learning_rate == LEARNING_RATE or "learning_rate" in changed else ["learning_rate"]
-    differences = [f"--{key} {getattr(args, key)}" for key in keys]
-    differences += ["a mean without padding"] if args.pooling == "mean" else []  # the released code averages over it
+    differences = [f"--{key} {getattr(value, '__name__', value)}" for key in keys for value in [getattr(args, key)]]
+    direction = direction_of(config)
+    papers = preset.get("pooling") or default_pooling(config.model_type, direction).replace("mean", "mean_padded")
+    if args.pooling != papers:
+        differences.append("a mean without padding" if args.pooling == "mean" else f"--pooling {args.pooling}")
     held_out = "at most a tenth" if args.validation_samples is None else f"{args.validation_samples:,}"
     differences += [] if args.validation_samples == 0 else [f"{held_out} held out"]
     differences += [] if keeps_duplicates else ["no repeated texts (--keep_duplicates)"]

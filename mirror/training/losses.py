@@ -54,7 +54,7 @@ def info_nce(
 
     - `nt_xent` (the released code; SimCLR): every one of the 2B views is an anchor, its positive is the other view of
       the same text, and the denominator runs over all other views, the positive included.
-    - `decoupled` (Eq. (1) of the paper as printed): the same anchors, the denominator runs over the negatives only.
+    - `decoupled` (Eq. (1) of the paper, which prints one view): the same anchors, the denominator runs over the negatives only.
     - `one_way` (SimCSE): the first views are the anchors and the second views the candidates.
 
     Args:

@@ -29,9 +29,10 @@ PRESET = ("temperature", "span_mask_length", "span_mask_min_chars", "num_train_e
 LEVELS = {
     "word": dict(zip(PRESET, (0.2, 0, 30, 2.0, 25, "cls"), strict=True)),
     "phrase": dict(zip(PRESET, (0.04, 2, 8, 2.0, 25, "cls"), strict=True)),
-    # Its pooling depends on the model: see `default_pooling`.
-    "sentence": dict(zip(PRESET, (0.04, 5, 30, 1.0, 50), strict=False)),
+    "sentence": dict(zip(PRESET, (0.04, 5, 30, 1.0, 50), strict=False)),  # and `default_pooling`
 }
+PAPER = {"loss": "nt_xent", "augmentation": "span", "dropout_rate": 0.1, "drophead_rate": 0.0}  # at each level
+PAPER |= {"per_device_train_batch_size": 200, "weight_decay": 0.01}
 # Ours, for texts of 100 to 500 tokens: the sentence's, with a span that is about as large a share of the text.
 LEVELS["passage"] = LEVELS["sentence"] | {"span_mask_length": 50, "span_mask_min_chars": 300, "max_seq_length": 512}
 # Noise for a base without a mask token, such as a decoder, where no other is named below. Texts of a pair differ without any.

@@ -34,8 +34,7 @@ from mirror.training import checkpoints
 
 logger = logging.getLogger(__name__)
 
-# Files of a checkpoint beside transformers' own and `IDENTITY`: totals of the run, the state of its loss, and adapters, which
-# are merged into the weights of the encoder.
+# Files of a checkpoint beside transformers' own and `IDENTITY`: the run's totals, its loss, and adapters, merged elsewhere.
 TOTALS, LOSS_STATE, ADAPTERS = "run_totals.json", "loss.safetensors", "adapters.safetensors"
 
 

@@ -141,6 +141,22 @@ def test_the_published_row_with_the_most_similar_name_is_found():
     assert mirror.system == "mirror-bert-base-uncased drophead"
 
 
+def test_a_published_row_is_of_the_level_and_the_pooling():
+    """The released sentence models had text of STS. The published scores of other tasks are of other models."""
+    every, sentence = {"stsb", "qnli", "multisimlex_eng", "bel_ncbi"}, "mirror-roberta-base-sentence"
+    assert set(nearest_row(sentence, "cls", every).scores) == {f"sts{year}" for year in range(12, 17)} | {
+        "stsb",
+        "sickr",
+    }
+    assert nearest_row("mirror-bert-base-uncased-word", "cls", every).scores == {"multisimlex_eng": 0.556}
+    assert (
+        nearest_row(sentence, "cls", {"qnli"}) is nearest_row("mirror-bert-base-uncased-word", "cls", {"stsb"}) is None
+    )
+    assert nearest_row("roberta-base", "mean", every) is nearest_row("roberta-base", "pooler", every) is None
+    assert nearest_row("bert-base-nli-mean-tokens", "mean_padded", {"qnli"}).scores == {"qnli": 0.706}
+    assert nearest_row("bert-base-uncased", "mean", every).source.startswith("MTEB")  # over its own tokens
+
+
 @pytest.mark.parametrize(
     "name", ["all-MiniLM-L12-v2", "bert-base-cased", "distilbert-base-uncased", "my-bert-base-uncased"]
 )

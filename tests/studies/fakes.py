@@ -67,7 +67,7 @@ seed = pathlib.Path(value("--model_name_or_path")) / "seed"
 score = int(seed.read_text()) / 100 if seed.exists() else 0.7 if "--remove_components" in args else 0.1
 fields = ["main_score", "own_language", "own_language_ranked", "neutrality_ranked", "accuracy", "accuracy_from_english", "accuracy_mean"]
 fields += ["accuracy_" + language for language in ("en", "de", "fr", "jp")]
-result = dict.fromkeys(fields, score) | {{"languages": ["de", "fr", "zh"], "matrix": [[0.2, 0.5, 0.3]] * 3}}
+result = dict.fromkeys(fields, score) | {{"languages": ["de", "fr", "zh"], "matrix_ranked": [[0.2, 0.5, 0.3]] * 3}}
 result["points"] = {{"fra": [[[0, 1], [1, 0]], [[0.5, 1], [1, 0.2]]]}}
 tasks = args[args.index("--tasks") + 1 : args.index("--data_dir")]
 write(folder, "results.json", json.dumps({{"tasks": {{task: result for task in tasks}}}}))

@@ -32,13 +32,13 @@ def test_a_published_model_is_trained_by_its_recipe_and_the_page_says_so(publish
     declare(monkeypatch, SENTENCES)
     run(monkeypatch, workplace, published_model, "--seeds", 33, "--", "--warmup_steps", 2)
     settings = trained_with(workplace)
-    assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == ("mean_padded", 50, True)
+    assert (settings["pooling"], settings["keep_duplicates"]) == ("mean_padded", True)
     assert settings["model_name_or_path"] == str(published_model) and settings["seed"] == 33
     page = (workplace / "out/table.md").read_text()
     assert "\n- Settings as published: mirror/recipes/sentence-bert.yaml, then --warmup_steps 2.\n" in page
     run(monkeypatch, workplace, published_model, "--seeds", 33, "--modern", "--output_dir", workplace / "modern")
     settings = trained_with(workplace, 1)
-    assert (settings["pooling"], settings["pad_to"], settings["keep_duplicates"]) == (None, None, False)
+    assert (settings["pooling"], settings["keep_duplicates"]) == (None, False)
     assert "Settings: this project's defaults (--modern; " in (workplace / "modern/table.md").read_text()
 
 

@@ -203,7 +203,7 @@ ANSWERS = {
     "own_text": {"main_score": 0.5, "before": 0.4},
     "qqp_cosine": {"main_score": 0.7, "gap": 0.1, "histogram": HISTOGRAM},
     "selection_own_text": SELECTION,
-    "language_bias": {"languages": ["de", "fr", "zh"], "matrix": [[0.2, 0.5, 0.3]] * 3},
+    "language_bias": {"languages": ["de", "fr", "zh"], "matrix_ranked": [[0.2, 0.5, 0.3]] * 3},
     "tatoeba_projection": {"points": {"fra": [[[0, 1], [1, 0]], [[0.5, 1], [1, 0.2]]]}},
 }
 DRAWN = "table3 figure4 figure8 figure7 selection own_text rivals figure5 table21 cmlm_figure2 cmlm_figure3".split()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mirror.common.errors import InputError
 from mirror.evaluation.run import all_tasks, resolve
 from mirror.training.arguments import parse_arguments
 from mirror.training.options import LEVELS
+from mirror.training.trainer import MirrorTrainer
 from studies import rivals
 from studies import setup as places
 from studies.jobs import _mirror_runs, cell_name
@@ -44,7 +46,7 @@ def test_every_flag_is_accepted_by_what_trains(tmp_path):
     seen: set[tuple[str, str]] = set()
     for cell in (cell for study in STUDIES.values() for cell in study.cells):
         assert cell.level in LEVELS
-        given = {(key, str(value)) for key, value in cell.flags.items()} | {("level", cell.level)}
+        given = {(key, str(value)) for key, value in cell.flags.items() if value is not None} | {("level", cell.level)}
         if cell.method:
             needed = ["--model_name_or_path", "m", "--train_file", "t", "--output_dir", "o", "--method", cell.method]
             rivals.parse_arguments(
@@ -62,11 +64,30 @@ def test_every_flag_reaches_what_trains(bert_folder, tmp_path, monkeypatch):
     setup, rows = Setup(bert_folder, Path(), (), Path(), (33,), language_models={}), 0
     for cell in (cell for study in STUDIES.values() for cell in study.cells if cell.corpora and not cell.chain):
         for run in _mirror_runs(cell, 33, tmp_path, setup):
-            expected = {key: [str(value)] for key, value in cell.flags.items() if key != RATE}
+            expected = {key: [str(value)] for key, value in cell.flags.items() if key != RATE and value is not None}
             assert expected.items() <= run.flags.items(), cell_name(cell)
             assert ("learning_rate" in run.flags) >= (RATE in cell.flags)
             rows += bool(cell.flags)
     assert rows > 50
+
+
+@pytest.mark.parametrize("checkpoint", ["bert-base-uncased", "roberta-base"])
+def test_rows_of_a_study_go_together_with_the_recipe_of_a_published_checkpoint(
+    checkpoint, bert_folder, sentences, tmp_path, monkeypatch
+):
+    """A row may pool in another way, or mask with another token, than the recipe. The mean with padding is over 50 tokens."""
+    monkeypatch.setattr(Setup, "corpus", lambda setup, file: Path(file))
+    folder, texts = str(shutil.copytree(bert_folder, tmp_path / checkpoint)), tmp_path / "texts.txt"
+    texts.write_text("\n".join(sentences))
+    setup, lengths = Setup(folder, Path(), (), Path(), (33,), language_models={}), {}
+    for cell in (cell for name in ("cls_vs_mean", "side_experiments") for cell in STUDIES[name].cells if cell.corpora):
+        (run,) = _mirror_runs(cell, 33, tmp_path, setup)
+        flags = {**run.flags, "train_file": [str(texts)]}
+        _, _, config = parse_arguments([item for key, values in flags.items() for item in (f"--{key}", *values)])
+        if cell.row.endswith("after") and cell.level == "sentence":
+            batches = MirrorTrainer(folder, config, sentences).get_train_dataloader()
+            lengths[config.pooling] = next(iter(batches))["input_ids"].shape[-1]
+    assert lengths["mean_padded"] == 50 and {"cls", "mean"} < lengths.keys()
 
 
 def test_make_knows_every_study():

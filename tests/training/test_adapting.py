@@ -8,6 +8,7 @@ from itertools import permutations
 import pandas as pd
 import pytest
 from torch import nn
+from transformers import AutoConfig, BertConfig
 
 from mirror.common.errors import InputError
 from mirror.data.corpus import load_corpus
@@ -141,12 +142,33 @@ HELD_OUT, DISTINCT = "at most a tenth held out", "no repeated texts (--keep_dupl
             *("roberta-base", "roberta", {"temperature": 0.1, "learning_rate": 5e-5, "validation_samples": 0}),
             ["--temperature 0.1", "--learning_rate 5e-05", DISTINCT],
         ),
+        ("bert-base-uncased", "bert", {"pooling": "cls"}, ["--pooling cls", HELD_OUT, DISTINCT]),
+        (
+            "bert-base-uncased",
+            "bert",
+            {"level": "word", "pooling": "mean"},
+            ["a mean without padding", HELD_OUT, DISTINCT],
+        ),
+        ("roberta-base", "roberta", {"pooling": "mean_padded"}, ["--pooling mean_padded", HELD_OUT, DISTINCT]),
+        (
+            "roberta-base",
+            "roberta",
+            {
+                **{"loss": "decoupled", "dropout_rate": 0.3, "augmentation": "delete"},
+                **{"per_device_train_batch_size": 32, "weight_decay": 0.0, "drophead_rate": 0.2},
+            },
+            [
+                *("--loss decoupled", "--augmentation delete", "--dropout_rate 0.3", "--drophead_rate 0.2"),
+                *("--per_device_train_batch_size 32", "--weight_decay 0.0", HELD_OUT, DISTINCT),
+            ],
+        ),
+        ("roberta-base", "roberta", {"augmentation": str.upper}, ["--augmentation upper", HELD_OUT, DISTINCT]),
     ],
 )
 def test_the_start_says_what_differs_from_the_settings_of_the_paper(model, model_type, flags, differences):
     config = MirrorConfig(**flags)
     changed = config.resolve_for(model, model_type)
-    line = describe_base(model, None, nn.Sequential(), config, changed)
+    line = describe_base(model, None, nn.Sequential(), config, changed, AutoConfig.for_model(model_type))
     assert line.startswith(f"base: {model} is a masked language model; settings of the paper for ")
     assert line.partition(", except: ")[2] == ", ".join(differences)
 
@@ -186,7 +208,8 @@ def test_the_padded_length_is_for_a_padded_mean(bert_folder, sentences, tmp_path
 
 def test_the_start_with_an_encoder_does_not_name_its_own_settings_twice():
     config = MirrorConfig()
-    line = describe_base("a/model", "mean", nn.Sequential(), config, config.resolve_for("a/model", "bert", "mean"))
+    changed = config.resolve_for("a/model", "bert", "mean")
+    line = describe_base("a/model", "mean", nn.Sequential(), config, changed, BertConfig())
     assert line == (
         "base: model is an encoder already (mean pooling); settings for adapting: --augmentation query "
         "--max_steps 20; the others of the paper for sentences, except: a mean without padding, "
