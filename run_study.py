@@ -177,6 +177,7 @@ def parse_extra_flags(argv: list[str]) -> dict[str, list[str]]:
     for item in argv:
         if item.startswith("--"):
             name, _, value = item.removeprefix("--").partition("=")
+            name = name.replace("-", "_")  # the scripts take both spellings
             flags[name] = [value] if value else []
         elif flags:
             flags[name].append(item)

@@ -11,12 +11,13 @@ The remaining 1/8 is held out for docs_search_dev.
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from mirror.common.cli import Parser
+from mirror.common.cli import Parser, positive
 from mirror.common.errors import InputError, run_main
 from mirror.common.files import atomic_write_text
 from mirror.data.docstrings import DEFAULT_PACKAGES, collect, search_pairs, training_texts
@@ -35,13 +36,16 @@ def main() -> None:
         help="Names of importable packages, or stdlib.",
     )
     parser.add_argument(
-        "--num_proc", type=int, metavar="N", help="Number of parsing processes. Default: one per core."
+        "--num_proc", type=positive, metavar="N", help="Number of parsing processes. Default: one per core."
     )
     args = parser.parse_args()
 
     entries = collect(args.packages, args.num_proc)
     if not entries:
         raise InputError(f"no docstrings found in {' '.join(args.packages)}; are they installed in this environment?")
+    given = args.packages if args.packages != list(DEFAULT_PACKAGES) else []
+    if unknown := [name for name in given if name != "stdlib" and not find_spec(name.partition(".")[0])]:
+        print(f"not installed, so left out: {', '.join(unknown)}", file=sys.stderr)
     texts, pairs = training_texts(entries), search_pairs(entries)
     training_pairs = search_pairs(entries, "train")
     folder = Path(args.output_dir)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from data_scripts.eval_data_hub import ARCHIVES, Table, hub_source
 from data_scripts.eval_data_sources import FOLDERS, local_source
 from mirror.common.cli import Parser
-from mirror.common.errors import InputError, run_main
+from mirror.common.errors import InputError, library_errors, run_main
 from mirror.common.files import atomic_path, file_digest
 from mirror.evaluation.bli import ROWS as BLI_ROWS
 from mirror.evaluation.run import all_tasks, resolve
@@ -89,12 +89,16 @@ def install(file: DataFile, args: argparse.Namespace, output_dir: Path) -> None:
         return
     (header, rows), source = read_source(file.path, args)
     temporary = output_dir / ".partial"
-    write_table(temporary / file.path, header, rows)
-    file.read(temporary)  # raises if run_eval.py would refuse it
-    check_checksum(file.path, temporary / file.path)
-    (output_dir / file.path).parent.mkdir(parents=True, exist_ok=True)
-    (temporary / file.path).replace(output_dir / file.path)
-    shutil.rmtree(temporary)
+    try:
+        write_table(temporary / file.path, header, rows)
+        file.read(temporary)  # raises if run_eval.py would refuse it
+        check_checksum(file.path, temporary / file.path)
+        (output_dir / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (temporary / file.path).replace(output_dir / file.path)
+    except InputError as error:
+        raise InputError(f"from {source}: {str(error).replace(f'{temporary}/', '')}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
     record = {"path": file.path, "rows": len(rows), "source": source, "sha256": file_digest(output_dir / file.path)}
     write_manifest(output_dir, manifest | {file.path: record})
     logger.info("Saved %s rows from %s to %s", f"{len(rows):,}", source, file.path)
@@ -109,7 +113,8 @@ def read_source(path: str, args: argparse.Namespace) -> tuple[Table, str]:
     local, hub = local_source(path), hub_source(path)
     folder = getattr(args, local.folder) if local else None
     if folder:
-        return local.read(Path(folder)), f"--{local.folder}"
+        with library_errors(f"--{local.folder} {folder}: the files for {path} are not as expected"):
+            return local.read(Path(folder)), f"--{local.folder}"
     mirror = Path(args.hub_mirror) if args.hub_mirror else None
     if hub:
         return hub.read(mirror), f"{hub.dataset}@{hub.revision}"

@@ -37,13 +37,17 @@ def main() -> None:
     parser.add_argument(
         "--count", type=positive, metavar="N", help="Number of strings. Default: 10000, or all texts of --length_like."
     )
-    parser.add_argument("--min_length", type=positive, default=3, metavar="N", help="Minimum length in characters.")
-    parser.add_argument("--max_length", type=positive, default=12, metavar="N", help="Maximum length in characters.")
+    parser.add_argument("--min_length", type=positive, metavar="N", help="Minimum length in characters. Default: 3.")
+    parser.add_argument("--max_length", type=positive, metavar="N", help="Maximum length in characters. Default: 12.")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="Random seed.")
     args = parser.parse_args()
     if args.seed < 0:
         raise InputError(f"--seed must be 0 or more, got {args.seed}")
-    if args.min_length > args.max_length:
+    if args.length_like and (args.min_length or args.max_length):
+        raise InputError("--length_like has lengths of its own; leave out --min_length and --max_length")
+    if not args.length_like:
+        args.min_length, args.max_length = args.min_length or 3, args.max_length or 12
+    if not args.length_like and args.min_length > args.max_length:
         raise InputError(f"--min_length {args.min_length} is more than --max_length {args.max_length}")
     rng = np.random.default_rng(args.seed)
     if args.length_like:

@@ -91,6 +91,8 @@ def sentences_of(path: Path, columns: list[str] | None, no_header: bool) -> Iter
 def _numbered_columns(path: Path, columns: list[str] | None) -> Iterator[str]:
     if not columns or not all(column.isdecimal() and int(column) for column in columns):
         raise InputError("--no_header needs --columns with column numbers starting at 1, e.g. --columns 2")
+    if ".csv" in path.suffixes:
+        raise InputError(f"{path}: --no_header splits lines at tabs; add a header line to the csv, or save it as tsv")
     check_text_file(path)
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8", newline="\n") as lines:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import gzip
 import sys
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -59,7 +60,7 @@ def read_names(path: Path, language: str) -> tuple[list[str], dict[str, int]]:
                 counts["rows"] += 1
                 reason = _add_name(line, f"{path}, line {number}", language, names)
                 counts.update([reason] if reason else [])
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise InputError(f"--mrconso {path}: {one_line(error)}") from error
     return list(names.values()), dict(counts)
 

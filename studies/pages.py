@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mirror.common.cli import Parser
-from mirror.common.errors import InputError, run_main
+from mirror.common.errors import InputError, library_errors, run_main
 from mirror.common.files import atomic_write_text, make_output_folder
 from studies import conclusions, scores
 from studies.cell import RESULT
@@ -66,14 +66,19 @@ def read_folder(folder: Path) -> Base:
     """Read the finished cells in an output folder of run_study.py, in the order of the study's table."""
     if not (folder / FACTS).is_file():
         raise InputError(f"{folder}: no {FACTS}; run_study.py writes it as soon as a cell is finished")
-    facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
+    facts = _read(folder / FACTS)
     if "model_type" not in facts:
         earlier = "written by an earlier version; run the command of table.md again, which keeps finished cells"
         raise InputError(f"{folder / FACTS}: {earlier}")
     study = find_study(facts["study"])
-    records = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob(f"*/{RESULT}"))]
+    records = [_read(path) for path in sorted(folder.glob(f"*/{RESULT}"))]
     records = [each for each in records if each["row"] in study.rows]
     return Base(study, sorted(records, key=lambda each: study.rows.index(each["row"])), facts)
+
+
+def _read(path: Path) -> dict:
+    with library_errors(f"{path} is damaged; run the command of its table.md again, or delete it"):
+        return json.loads(path.read_text(encoding="utf-8"))
 
 
 # ---- Pages -----------------------------------------------------------------------------------------------------------
@@ -88,7 +93,7 @@ def main() -> None:
     pages = Path(args.output_dir)
     kept: dict[str, dict[str, Base]] = {}  # name of a base model -> study -> results
     for path in sorted((pages / KEPT).glob("*.json")):
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = _read(path)
         kept[path.stem] = {study: Base(find_study(study), **entry) for study, entry in content.items()}
     found: dict[tuple[str, str], str] = {}  # study and base model -> folder
     for folder in args.folders:

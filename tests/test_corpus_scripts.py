@@ -72,6 +72,7 @@ def test_random_strings(run, tmp_path):
     run.refused(random_strings, "--min_length 9 is more than", "--min_length", 9, "--max_length", 4)
     run.refused(random_strings, "no such file|No such file", "--length_like", tmp_path / "absent.txt")
     run.refused(random_strings, "--seed must be 0 or more", "--seed", -1)
+    run.refused(random_strings, "--length_like has lengths of its own", "--length_like", like, "--min_length", 2)
 
 
 def test_sentences_of_several_tables(run, tmp_path):
@@ -96,6 +97,9 @@ def test_wikimatrix_by_column_number(run, tmp_path):
     assert set(run(sample_sentences, *flags, "--columns", 3)) == {"hello", "cat"}
     run.refused(sample_sentences, "line 1: 3 columns, but --columns asks for column 4", *flags, "--columns", 4)
     run.refused(sample_sentences, "--no_header needs --columns with column numbers", *flags)
+    (tmp_path / "a.csv").write_text('"one, two",1\n')
+    table = ("--input_file", tmp_path / "a.csv", "--no_header", "--columns", 1)
+    run.refused(sample_sentences, "a.csv: --no_header splits lines at tabs", *table)
 
 
 def test_samples_are_uniform_over_distinct_sentences_and_seeded(run, tmp_path):

@@ -8,7 +8,7 @@ import torch
 
 from mirror.common.errors import InputError
 from mirror.modeling.encoder import Encoder
-from mirror.training.losses import info_nce
+from mirror.training.losses import info_nce, multi_similarity
 from mirror.training.options import LOSSES
 from tests.tiny_trainer import make_trainer
 
@@ -22,7 +22,11 @@ def test_loss_and_gradient_are_finite(form, temperature, kind):
     made = {"zeros": rows * 0, "identical": rows[:1].repeat(6, 1), "random": rows}
     made |= {"huge": rows * 1e15, "tiny": rows * 1e-30}
     first = made[kind].clone().requires_grad_()
-    loss = info_nce(first, made[kind].flip(1), temperature, form)
+    second = made[kind].flip(1)
+    if form == "multi_similarity":  # which has no temperature
+        loss = multi_similarity(first, second)
+    else:
+        loss = info_nce(first, second, temperature, form)
     loss.backward()
     assert torch.isfinite(loss) and torch.isfinite(first.grad).all()
 

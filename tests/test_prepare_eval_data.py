@@ -70,6 +70,33 @@ def test_incomplete_data_is_not_installed(tmp_path, monkeypatch):
     assert not list((tmp_path / "data").glob("*.tsv")) and not (tmp_path / "data/sts/stsb_dev.tsv").exists()
 
 
+def test_damaged_files_of_the_authors_are_one_line_and_leave_nothing(tmp_path, monkeypatch):
+    """A row without a field, another encoding, a missing column, and too few rows."""
+    write(tmp_path / "scores.csv", "NUMBER,ENG\n1,2.5\n")
+    write(tmp_path / "translation.csv", "ID,ENG 1,ENG 2\n1,a,b\n")
+    write(tmp_path / "TREC/train_5500.label", "NUM:count\n")
+    (tmp_path / "EN-MTurk-287.txt").write_bytes("caf\u00e9 tea 1\n".encode("latin-1"))
+    write(tmp_path / "EN-RG-65.txt", "cat dog 1\n")
+    for task, flag, message in (
+        (
+            "multisimlex_eng",
+            "multisimlex_dir",
+            f"--multisimlex_dir {tmp_path}: the files for multisimlex/ENG.tsv .*'ID'",
+        ),
+        (
+            "transfer_trec",
+            "senteval_dir",
+            f"--senteval_dir {tmp_path}: the files for senteval/trec.tsv are not as expected",
+        ),
+        ("mturk287", "word_similarity_dir", "the files for wordsim/mturk287.tsv are not as expected: .*utf-8"),
+        ("rg65", "word_similarity_dir", "from --word_similarity_dir: wordsim/rg65.tsv has 1 rows, expected 65"),
+    ):
+        with pytest.raises(InputError, match=message) as error:
+            prepare(monkeypatch, tmp_path / "data", "--tasks", task, f"--{flag}", tmp_path)
+        assert ".partial" not in str(error.value)
+    assert not [path for path in (tmp_path / "data").rglob("*") if path.is_file() or path.name == ".partial"]
+
+
 def test_missing_columns_on_the_hub_are_named(tmp_path, monkeypatch):
     write_hub(tmp_path / "hub", "mteb/sts16-sts", [{"sentence1": "a", "sentence2": "b", "similarity": 1}])
     with pytest.raises(InputError, match="mteb/sts16-sts has no column 'score'"):

@@ -269,8 +269,10 @@ def load_cmlm(
     """Load a model to train, and its tokenizer: any masked LM, or an encoder or earlier stage, by default with its pooling."""
     mlm, tokenizer = load_mlm(name_or_path, from_scratch)
     keep_pooler(mlm.base_model, name_or_path, from_scratch)
-    own = None if from_scratch else checkpoint_settings(name_or_path).get("pooling")
-    pooling = pooling or (own if own in POOLINGS else "mean")
+    known = {} if from_scratch else checkpoint_settings(name_or_path)
+    if lost := [type(each).__name__ for each in known.get("head", ()) if type(each).__name__ != "Normalize"]:
+        logger.warning("%s: CMLM trains the vector before its modules %s, which are not saved", name_or_path, lost)
+    pooling = pooling or (known["pooling"] if known.get("pooling") in POOLINGS else "mean")
     settings = {"num_projections": num_projections, "skip_connection": skip_connection, "pooling": pooling}
     ids = {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     model = CMLMModel(CMLMModelConfig(backbone=mlm.config.to_dict(), **settings, **ids), mlm)
@@ -294,8 +296,8 @@ def load_mlm(name_or_path: str, from_scratch: bool = False) -> tuple[PreTrainedM
     inside = {name for name, _ in model.base_model.named_parameters(prefix=model.base_model_prefix)}
     if lost := sorted(inside & set(report["missing_keys"])):
         raise InputError(f"{name_or_path} lacks {len(lost)} weights of the encoder, first {lost[0]}")
-    if report["missing_keys"]:
-        logger.info("%s has no MLM head: using a new one, or the one in its folder %s/", name_or_path, PARTS_FOLDER)
+    if report["missing_keys"] and not trust.model_file(name_or_path, PARTS_FILE, PARTS_FOLDER):
+        logger.info("%s has no MLM head: using a new one", name_or_path)
     return model, tokenizer
 
 

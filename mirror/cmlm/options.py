@@ -55,12 +55,10 @@ class StageOptions:
         True, "Whether to compare translations by cosine, as LaBSE does, instead of by inner product as in Eq. (1)."
     )
     scale: Annotated[float | None, above(0, f"{COSINE_SCALE:g} suits cosines, 1 inner products")] = flag(
-        None,
-        f"Factor of the cosine minus the margin in the bitext loss. Default: {COSINE_SCALE:g}, 1 for inner products.",
+        None, f"Factor of the cosine minus the margin in the loss. Default: {COSINE_SCALE:g}, 1 for inner products."
     )
     optimizer: Annotated[str, one_of(("adamw", "lamb"))] = flag(
-        "adamw",
-        "Optimizer: adamw (--optim selects the implementation), or the paper's lamb, for batches of thousands.",
+        "adamw", "Optimizer: adamw (--optim selects the implementation), or the paper's lamb for batches of thousands."
     )
     mini_batch_size: Annotated[int | None, at_least(1)] = flag(
         None, "Number of rows in memory at once, by gradient caching. Default: the whole batch."
@@ -96,8 +94,7 @@ class CMLMModelOptions:
         None, f"Pooling of the token vectors of s1 to v: {', '.join(POOLINGS)}. Default: the base encoder's, or mean."
     )
     max_seq_length: TokenCount = flag(
-        None,
-        f"Number of tokens of a text or segment. Default: the paper's {PAPER_LENGTH}, or as many as the model has positions.",
+        None, f"Number of tokens of a text or segment. Default: the paper's {PAPER_LENGTH}, or the model's positions."
     )
     num_projections: Annotated[int, at_least(0, "The paper uses 15")] = flag(
         15, "Number N of vectors before s2, v included. 0 trains a plain masked LM for comparison."
@@ -128,8 +125,7 @@ class CMLMDataArguments(SourceArguments):
     """The data of every stage."""
 
     train_file: list[str] | None = flag(
-        None,
-        "Documents: txt with an empty line between two, or a table with one per row, also as .gz; names or globs.",
+        None, "Documents: txt with an empty line between two, or a table with one per row, also .gz; names or globs."
     )
     line_is_document: bool = flag(False, "Whether each line of a txt file is a document.")
     max_train_samples: int | None = flag(None, "Number of documents to read from each file. Default: all.")

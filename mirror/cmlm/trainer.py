@@ -43,12 +43,13 @@ from mirror.data.views import EndlessStream, special_tokens_around
 from mirror.modeling.backbone import check_texts_are_known, position_limit
 from mirror.modeling.encoder import Encoder
 from mirror.training.config import BaseConfig
-from mirror.training.encoder_trainer import EncoderTrainer, name_of_rows
+from mirror.training.encoder_trainer import EncoderTrainer, name_of_rows, refuse_arguments
 from mirror.training.gradient_cache import backward_through_cache
 from mirror.training.record import collect_settings
 from mirror.training.run_setup import check_batch_fits
 
 
+STAGE_COLUMNS = {"bitext": ["text", "text_pair"], "nli": ["text", "text_pair", "label"]}  # the others: text
 logger = logging.getLogger(__name__)
 
 
@@ -109,18 +110,19 @@ class CMLMTrainer(EncoderTrainer):
         data_settings: dict | None = None,
         **kwargs,
     ):
+        refuse_arguments(kwargs)
         args, data_settings, name = copy(args or CMLMConfig()), data_settings or {}, model
         set_seed(args.seed)
         model, tokenizer = load_cmlm(name, args.num_projections, args.skip_connection, args.pooling, args.from_scratch)
         args.max_seq_length = length_that_fits(model, args.max_seq_length, args.stage)
         args.pooling = model.config.pooling
-        parts = as_parts(train_dataset)
+        parts = as_parts(train_dataset, STAGE_COLUMNS.get(args.stage, ["text"]))
         if not parts:
             raise InputError(f"train_dataset: no rows for the stage {args.stage}")
         with args.main_process_first(desc="pairs"), reading(name_of_rows(data_settings)):
             if not args.force:
                 check_texts_are_known([row["text"] for part in parts for row in islice(part, 100)], tokenizer)
-            dataset = stage_dataset(tokenizer, args, parts, as_parts(bitext_dataset or ()))
+            dataset = stage_dataset(tokenizer, args, parts, as_parts(bitext_dataset or (), STAGE_COLUMNS["bitext"]))
         report = {} if isinstance(dataset, EndlessStream) else {dataset.kind: len(dataset.rows)}
         report |= {"pairs": len(dataset.bitext.pairs)} if dataset.bitext else {}
         rows = ", ".join(f"{count:,} of {kind}" for kind, count in report.items())
@@ -232,15 +234,17 @@ class CMLMTrainer(EncoderTrainer):
         load_parts(model, resume_from_checkpoint)
 
 
-def as_parts(rows: Sequence[str] | Dataset | IterableDataset | Sequence[Dataset]) -> Parts:
-    """Return a list of datasets, of a list of texts or what else `as_corpus` takes, a dataset, or a list of datasets."""
+def as_parts(rows: Sequence[str] | Dataset | IterableDataset | Sequence[Dataset], columns: list[str]) -> Parts:
+    """Return datasets that have `columns`, of texts or what else `as_corpus` takes, a dataset, or a list of datasets."""
     if isinstance(rows, str | Path):
         raise InputError(f"train_dataset: {rows} is a name; mirror.cmlm.reading.read_documents reads files")
     parts = [rows] if isinstance(rows, (Dataset, IterableDataset)) else rows
     if not isinstance(parts, list | tuple) or not all(isinstance(part, (Dataset, IterableDataset)) for part in parts):
         parts = [as_corpus(rows, CorpusSource(keep_duplicates=True)).rows]
     for part in parts:
-        check_columns("train_dataset", ["text"], part.column_names or ["text"], "rename the one with texts")
+        check_columns("train_dataset", columns, part.column_names or columns, "rename the one that it is")
+    if "label" in columns:  # as in files: a label of -1 is none
+        parts = [part.filter(lambda label: label in (0, 1, 2), input_columns="label") for part in parts]
     return list(parts)
 
 

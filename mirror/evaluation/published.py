@@ -57,10 +57,7 @@ def _read_tsv(name: str) -> list[dict[str, str]]:
 MIRROR_BERT = tuple(Number(**row | {"value": float(row["value"])}) for row in _read_tsv("published_mirror_bert.tsv"))
 # Tables 1, 4, 5, 6 and 9 repeat rows of 16 to 19 and 14. The others print ablations.
 COMPARED_TABLES = ("2", "3", "16", "17", "18", "19", "section 4.2", "section 4.4")
-LEVEL_TASKS = {
-    "word": ("multisimlex", "bli"),
-    "sentence": ("sts", "sickr"),
-}  # of released models; QNLI is of another one
+LEVEL_TASKS = {"word": ("multisimlex", "bli"), "sentence": ("sts", "sickr")}  # of released models; not QNLI
 COMPARED_VARIANTS = ("", "cls", "mean_padded", "mirror", "mirror drophead")
 
 CMLM_AVERAGES = ("Avg.", "Mean")  # as printed: some differ from the mean of their row
@@ -145,8 +142,8 @@ def find_rows(records: Sequence[dict], system: str | None = None) -> list[Row | 
     if system:
         rows = {row.system: row for row in ROWS}
         if system not in rows:
-            meant = did_you_mean(system, rows)
-            raise InputError(f"--published: no row of '{system}'{meant}; known: {', '.join(rows)}")
+            meant = did_you_mean(system, rows) or f"; known: {', '.join(rows)}"
+            raise InputError(f"--published: no row of '{system}'{meant}")
         return [rows[system]] * len(records)
     keys = ("model_name_or_path", "second_model_name_or_path")
     names = ["+".join(record[key] for key in keys if record.get(key)) for record in records]

@@ -70,7 +70,7 @@ def resolve(names: Iterable[str], tasks: dict[str, Task]) -> list[Task]:
                 raise InputError(f"--tasks {name}: '{own}' is the name of a built-in task or group; rename the file")
         else:
             meant = did_you_mean(name, [*tasks, *groups])
-            raise InputError(f"unknown task '{name}'{meant}; --list_tasks prints all names")
+            raise InputError(f"unknown task '{name}'{meant}; run_eval.py --list_tasks prints all names")
         for task in found:
             if chosen.setdefault(task.name, task).files != task.files:
                 raise InputError(f"--tasks {name}: another task is called '{task.name}' too; use two commands")

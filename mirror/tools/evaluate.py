@@ -51,6 +51,11 @@ def main() -> None:
         raise InputError(f"--remove_components: {split[0]} encodes its texts in parts; give some as --fit_on")
     if args.second_model_name_or_path and not any(task.task.takes_second_encode for task in plan.tasks):
         raise InputError("--second_model_name_or_path is for the tasks bli_..., and none of them is in --tasks")
+    of_tasks = {"bli": "bli_", "bel": "bel_", "isotropy": "isotropy", "senteval": "transfer_"}
+    for flag, value in vars(options).items():
+        kind = of_tasks.get(flag.partition("_")[0])
+        if value and kind and not any(task.name.startswith(kind) for task in plan.tasks):
+            raise InputError(f"--{flag} is for the tasks {kind}..., and none of them is in --tasks")
 
     # Imported here so that errors in the names of tasks and in their data come early.
     from mirror.common import trust
@@ -70,6 +75,7 @@ def main() -> None:
     models = args.models or [args.model_name_or_path]
     for model in models:  # a typo in the last name is reported before the first encoder is scored
         check_name(model)
+    find_rows([], args.published)
     output_dir = make_output_folder(args.output_dir)
     paths = results.result_paths(models, output_dir)
     state = join_processes(args.ddp_timeout)

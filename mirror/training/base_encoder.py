@@ -89,6 +89,7 @@ def load_base(
         advice = "pass model.merge_and_unload(), and lora_rank for new ones"
         raise InputError(f"a model with adapters of peft is not trained as it is; {advice}")
     name = model if isinstance(model, str) else model.name_or_path
+    model = model if isinstance(model, str) else model.base_model  # without a head
     if isinstance(model, str):  # with the pooling of the base, which may need its pooler
         model, own_tokenizer = backbone.load_backbone(model, args.pooling or known.get("pooling") or "mean")
         tokenizer = tokenizer or own_tokenizer

@@ -32,10 +32,7 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 60.0  # without a byte; the default client waits forever
 # Never pushed: other checkpoints, temporary files, pickles, and files with folder names of this machine (logs, run_eval.py's).
-NOT_PUSHED = (
-    *("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp"),
-    *("run.json", "results.*", "embeddings/*"),
-)
+NOT_PUSHED = ("_*", "checkpoint-*", "runs/*", "training_args.bin", "*.tmp", "run.json", "results.*", "embeddings/*")
 # Not part of an encoder, only of a checkpoint to resume from.
 ONLY_TO_RESUME = (
     *("optimizer.*", "scheduler.pt", "scaler.pt", "rng_state*", LOSS_STATE, ADAPTERS),

@@ -69,6 +69,8 @@ def info_nce(
     Returns:
         Scalar float32 (float64 of float64 vectors). `decoupled` can be negative.
     """
+    if not isinstance(temperature, Tensor):
+        InfoNCE(temperature, form, hardness)  # checks them
     with torch.autocast(first.device.type, enabled=False):
         first, second = unit_tensor(first), unit_tensor(second)
         all_first = first if all_first is None else unit_tensor(all_first)

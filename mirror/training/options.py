@@ -96,8 +96,7 @@ class BaseOptions:
         False, "Skip safety checks: overwrite another run, resume with other flags or texts, train on unknown tokens."
     )
     resume_from_checkpoint: str | None = flag(
-        None,
-        "Path to a checkpoint, 'true' for the newest complete one in --output_dir, or 'auto' for the same if any.",
+        None, "Path to a checkpoint, 'true' for the newest complete one in --output_dir, 'auto' for the same if any."
     )
     preprocessing_num_workers: int | None = flag(None, "Number of processes that tokenize. Default: this process.")
 
@@ -154,13 +153,11 @@ class EncoderOptions:
     prompt: str | None = flag(None, "Text before every text, never masked. '' for none. Default: the base model's.")
     prompt_name: str | None = flag(None, "Name of a prompt of the base model to use, such as query. Default: its own.")
     pair_prompts: Annotated[list[str] | None, condition(lambda names: len(names) == 2, "two names of prompts")] = flag(
-        None,
-        "Names of the base model's prompts for both texts of a pair, e.g. query document. Default: that of all texts.",
+        None, "Names of the base's prompts for both texts of a pair, e.g. query document. Default: that of all texts."
     )
     pad_to: int | None = flag(None, "Length to pad rows to, for mean_padded only. Default there: --max_seq_length.")
     packing: Annotated[str, one_of(("auto", "on", "off"))] = flag(
-        "auto",
-        "Whether to train without padding, all texts of a batch in one row: on, off, or auto (where supported).",
+        "auto", "Whether to train without padding, all texts of a batch in a row: on, off, or auto (where supported)."
     )
     lora_rank: Annotated[int | None, at_least(0, "8 or 16 is common")] = flag(
         None,

@@ -94,6 +94,8 @@ class MirrorTrainer(EncoderTrainer):
         **kwargs,
     ):
         refuse_arguments(kwargs)
+        if not isinstance(args, MirrorConfig | None):
+            raise InputError(f"args: pass a MirrorConfig, which has the fields of TrainingArguments, not {type(args)}")
         args = copy(args) if args else MirrorConfig()  # of which a second trainer can be made
         set_seed(args.seed)
         if isinstance(train_dataset, str | Path):

@@ -47,6 +47,16 @@ def test_an_encoder_and_its_other_parts_are_restored(bert_folder, tmp_path):
     assert differences(model, other) and not differences(model, later)
 
 
+def test_modules_after_the_pooling_are_dropped_with_a_warning(bert_folder, tmp_path, caplog):
+    model, tokenizer = load_cmlm(bert_folder, 3)
+    for vector, warns in (("pooled", False), ("proj", True)):
+        caplog.clear()
+        save_cmlm(tmp_path / vector, model, tokenizer, 24, vector)
+        load_cmlm(str(tmp_path / vector), 3)
+        found = "CMLM trains the vector before its modules ['Dense', 'Dense', 'Dense'], which are not saved"
+        assert (found in caplog.text) == warns
+
+
 def test_the_parts_of_an_earlier_stage_are_looked_up_like_its_weights(bert_folder, tmp_path, monkeypatch):
     """On the Hub too, where no folder has the name of the checkpoint."""
     model, tokenizer = load_cmlm(bert_folder, num_projections=3)

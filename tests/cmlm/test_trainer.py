@@ -174,6 +174,25 @@ def test_rows_that_are_none_are_one_line(bert_folder, tmp_path, rows, message):
         CMLMTrainer(model=bert_folder, args=CMLMConfig(output_dir=str(tmp_path / "out")), train_dataset=rows)
 
 
+@pytest.mark.parametrize(("stage", "column"), [("bitext", "text_pair"), ("nli", "label")])
+def test_a_stage_names_the_column_that_its_rows_lack(bert_folder, sentences, tmp_path, stage, column):
+    rows = rows_of(sentences)[stage].remove_columns(column)
+    config = CMLMConfig(output_dir=str(tmp_path), stage=stage, **DEFAULTS)
+    with pytest.raises(InputError, match=f"train_dataset has no column '{column}'; it has text"):
+        CMLMTrainer(bert_folder, config, train_dataset=rows)
+    with pytest.raises(InputError, match="eval_dataset does not apply to encoders"):
+        CMLMTrainer(bert_folder, config, train_dataset=rows_of(sentences)[stage], eval_dataset=rows)
+
+
+def test_rows_without_a_gold_label_are_left_out(bert_folder, sentences, tmp_path):
+    """SNLI on the Hub marks them by -1."""
+    rows = rows_of(sentences)["nli"]
+    rows = Dataset.from_dict(rows.to_dict() | {"label": [-1, *rows["label"][1:]]})
+    config = CMLMConfig(output_dir=str(tmp_path), stage="nli", **DEFAULTS)
+    trainer = CMLMTrainer(bert_folder, config, train_dataset=rows)
+    assert trainer.corpus_report == {"nli": len(rows) - 1}
+
+
 def test_documents_in_a_corpus_or_a_list_are_those_of_a_dataset(bert_folder, sentences, tmp_path):
     documents = rows_of(sentences)["cmlm"]
     rows = (documents, documents["text"][:], pd.DataFrame({"text": documents["text"][:]}), as_corpus(documents))

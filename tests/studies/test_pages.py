@@ -183,6 +183,9 @@ def test_errors_are_one_line(studies, tmp_path, monkeypatch):
         InputError, match="study.json: written by an earlier version; run the command of table.md again"
     ):
         make_pages(monkeypatch, tmp_path / "docs", weak)
+    (weak / "study.json").write_text(facts[:50])
+    with pytest.raises(InputError, match="weak/small/study.json is damaged; run the command of its table.md again"):
+        make_pages(monkeypatch, tmp_path / "docs", weak)
     (weak / "study.json").write_text(facts)
     with pytest.raises(InputError, match="README.md: no lines <!-- verdicts --> and <!-- end of verdicts -->"):
         make_pages(monkeypatch, tmp_path / "docs", weak)

@@ -266,8 +266,11 @@ def test_errors_are_one_line_and_raised_before_any_cell_runs(bert_folder, workpl
 
 def test_flags_that_a_study_varies_and_corpora_that_are_too_small_are_refused(bert_folder, workplace, monkeypatch):
     declare(monkeypatch, *(replace(SENTENCES, row=str(rate), flags={"dropout_rate": rate}) for rate in (0.1, 0.2)))
-    with pytest.raises(InputError, match="--dropout_rate after -- is varied by this study"):
-        run(monkeypatch, workplace, bert_folder, "--", "--dropout_rate", "0.3")
+    for flag in ("--dropout_rate", "--dropout-rate", "--dropout-rate=0.3"):
+        with pytest.raises(InputError, match="--dropout_rate after -- is varied by this study"):
+            run(monkeypatch, workplace, bert_folder, "--", flag, *(["0.3"] if "=" not in flag else []))
+    with pytest.raises(InputError, match="--train_file after -- is set by run_study.py itself"):
+        run(monkeypatch, workplace, bert_folder, "--", "--train-file", "other.txt")
     declare(monkeypatch, replace(SENTENCES, flags={"max_train_samples": 500}))
     with pytest.raises(InputError, match=r"texts\.txt: 240 distinct texts, 500 are needed"):
         run(monkeypatch, workplace, bert_folder)

@@ -69,6 +69,8 @@ def test_a_wrong_flag_is_named(flags, message):
         (lambda: InfoNCE(temperature=0), "temperature must be positive, got 0"),
         (lambda: InfoNCE(form="two_way"), "form 'two_way' is unknown; one of nt_xent, decoupled, one_way"),
         (lambda: InfoNCE(hardness=-1), "hardness must be 0 or more"),
+        (lambda: info_nce(torch.eye(2), torch.eye(2), 0.1, "two_way"), "form 'two_way' is unknown"),
+        (lambda: info_nce(torch.eye(2), torch.eye(2), -1), "temperature must be positive, got -1"),
         (lambda: Matryoshka(InfoNCE(), [16, 32], width=32), "--matryoshka_dims 32: the vectors have 32 dimensions"),
     ],
 )

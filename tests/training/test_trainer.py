@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer, TrainingArguments
 
 from mirror.common.errors import InputError
 from mirror.data.views import TwoViewDataset
@@ -167,6 +167,16 @@ def test_a_model_in_half_precision_is_trained_in_float32(bert_folder, sentences,
     trainer.train()
     after = weights(trainer)["embeddings.word_embeddings.weight"]
     assert after.dtype == torch.float32 and (before != after).any(dim=1).float().mean() > 0.1
+
+
+def test_a_masked_language_model_is_trained_without_its_head(bert_folder, sentences, tmp_path):
+    config = MirrorConfig(output_dir=str(tmp_path), bf16=False, max_steps=1, per_device_train_batch_size=20)
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(bert_folder), AutoTokenizer.from_pretrained(bert_folder)
+    trainer = MirrorTrainer(model, config, sentences, tokenizer)
+    assert trainer.model is model.base_model
+    assert trainer.train().global_step == 1
+    with pytest.raises(InputError, match="args: pass a MirrorConfig, which has the fields of TrainingArguments"):
+        MirrorTrainer(bert_folder, TrainingArguments(output_dir=str(tmp_path)), sentences)
 
 
 def test_a_table_of_ones_own_chooses_the_checkpoint_by_the_name_of_its_task(bert_folder, sentences, tmp_path):
