@@ -80,6 +80,11 @@ def main() -> None:
     command, cache = f"python run_study.py {shlex.join(sys.argv[1:])}", Path(args.cache) if args.cache else None
     run = StudyRun(study, setup, jobs, left_out, command, args.num_processes, cache)
     now = run.waiting[: args.max_cells]
+    if cache and jobs and not args.dry_run:
+        make_writable(str(cache), "--cache")
+        if not args.keep_models:  # a shared cell has no weights
+            run.take_from_cache(now)
+    now = [job for job in now if job in run.waiting]
     for line in left_out:
         logger.info(line)
     logger.info("%s\n%d cells: %d done, %d to run now, which takes %s", study.title, len(jobs), len(run.done), len(now),
@@ -91,11 +96,7 @@ def main() -> None:
         raise InputError(f"no cell of {args.study} can be run: {'; '.join(left_out)}")
 
     # ---- Runs, table, figure ---------------------------------------------------------------------------------------
-    if cache:
-        make_writable(str(cache), "--cache")
-        if not args.keep_models:  # a shared cell has no weights
-            run.take_from_cache(now)
-    failed = run.run([job for job in now if job in run.waiting], args.keep_models)
+    failed = run.run(now, args.keep_models)
     if run.done:
         base = run.write_table()
         sys.stdout.write(format_report(base))

@@ -86,6 +86,7 @@ def _score_panels(figure: SubFigure | None, base: Base) -> tuple[float, float] |
             axes.margins(x=0.08)
             axes.set_yticks(range(len(rows)), rows)
             axes.set(ylim=(len(rows) - 0.5, -0.5), xlabel=header)
+            axes.locator_params(axis="x", nbins=4)  # numbers such as 0.0125 overlap otherwise
     for axes in list(grid.flat)[len(labels) :]:
         axes.remove()
     if any(theirs.values()):

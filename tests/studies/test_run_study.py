@@ -108,7 +108,7 @@ def test_the_words_of_a_task_are_counted_in_the_corpus_of_each_row(bert_folder, 
 # ---- The same work as before -------------------------------------------------------------------------------------------
 
 
-def test_a_cell_that_two_studies_share_is_run_once(bert_folder, workplace, monkeypatch):
+def test_a_cell_that_two_studies_share_is_run_once(bert_folder, workplace, monkeypatch, caplog):
     """Found by content: row, part and folders may differ; another model, corpus or data set may not."""
     cache = ["--seeds", 33, "--cache", workplace / "cells"]
     run(monkeypatch, workplace, bert_folder, *cache)
@@ -116,8 +116,10 @@ def test_a_cell_that_two_studies_share_is_run_once(bert_folder, workplace, monke
     declare(monkeypatch, STUDY.cells[0], replace(STUDY.cells[1], row="another name", part="part"))
     moved = shutil.copytree(bert_folder, workplace / "moved")
     for _ in range(2):  # and they are this study's own from then on
-        run(monkeypatch, workplace, moved, *cache, "--output_dir", workplace / "other")
-        assert len(calls(workplace)) == 3
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            run(monkeypatch, workplace, moved, *cache, "--output_dir", workplace / "other")
+        assert len(calls(workplace)) == 3 and "2 cells: 2 done, 0 to run now" in caplog.text
     assert "| another name | 0.3300 |" in (workplace / "other/table.md").read_text()
 
     (moved / "another_file").touch()
