@@ -43,16 +43,15 @@ def main() -> None:
     args = parser.parse_args()
     if args.seed < 0:
         raise InputError(f"--seed must be 0 or more, got {args.seed}")
-    if args.length_like and (args.min_length or args.max_length):
-        raise InputError("--length_like has lengths of its own; leave out --min_length and --max_length")
-    if not args.length_like:
-        args.min_length, args.max_length = args.min_length or 3, args.max_length or 12
-    if not args.length_like and args.min_length > args.max_length:
-        raise InputError(f"--min_length {args.min_length} is more than --max_length {args.max_length}")
     rng = np.random.default_rng(args.seed)
     if args.length_like:
+        if args.min_length or args.max_length:
+            raise InputError("--length_like has lengths of its own; leave out --min_length and --max_length")
         lengths = lengths_of(args.length_like, args.count)
     else:
+        args.min_length, args.max_length = args.min_length or 3, args.max_length or 12
+        if args.min_length > args.max_length:
+            raise InputError(f"--min_length {args.min_length} is more than --max_length {args.max_length}")
         lengths = rng.integers(args.min_length, args.max_length + 1, size=args.count or 10_000)
     settings = vars(args) | {"length_like": args.length_like and Path(args.length_like).name, "alphabet": ALPHABET}
     del settings["output_file"]

@@ -244,7 +244,7 @@ def as_parts(rows: Sequence[str] | Dataset | IterableDataset | Sequence[Dataset]
     for part in parts:
         check_columns("train_dataset", columns, part.column_names or columns, "rename the one that it is")
     if "label" in columns:  # as in files: a label of -1 is none
-        parts = [part.filter(lambda label: label in (0, 1, 2), input_columns="label") for part in parts]
+        parts = [p.filter(lambda x: [n in (0, 1, 2) for n in x], batched=True, input_columns="label") for p in parts]
     return list(parts)
 
 

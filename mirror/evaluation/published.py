@@ -57,8 +57,8 @@ def _read_tsv(name: str) -> list[dict[str, str]]:
 MIRROR_BERT = tuple(Number(**row | {"value": float(row["value"])}) for row in _read_tsv("published_mirror_bert.tsv"))
 # Tables 1, 4, 5, 6 and 9 repeat rows of 16 to 19 and 14. The others print ablations.
 COMPARED_TABLES = ("2", "3", "16", "17", "18", "19", "section 4.2", "section 4.4")
-LEVEL_TASKS = {"word": ("multisimlex", "bli"), "sentence": ("sts", "sickr")}  # of released models; not QNLI
 COMPARED_VARIANTS = ("", "cls", "mean_padded", "mirror", "mirror drophead")
+LEVEL_TASKS = {"word": ("multisimlex", "bli"), "sentence": ("sts", "sickr")}  # of released models; not QNLI
 
 CMLM_AVERAGES = ("Avg.", "Mean")  # as printed: some differ from the mean of their row
 # Printed as 9.5; the printed mean of the row, 88.8, implies about 96.

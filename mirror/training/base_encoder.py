@@ -88,11 +88,11 @@ def load_base(
     if not isinstance(model, str) and any(type(each).__module__.startswith("peft.") for each in model.modules()):
         advice = "pass model.merge_and_unload(), and lora_rank for new ones"
         raise InputError(f"a model with adapters of peft is not trained as it is; {advice}")
-    name = model if isinstance(model, str) else model.name_or_path
-    model = model if isinstance(model, str) else model.base_model  # without a head
-    if isinstance(model, str):  # with the pooling of the base, which may need its pooler
+    if isinstance(name := model, str):  # with the pooling of the base, which may need its pooler
         model, own_tokenizer = backbone.load_backbone(model, args.pooling or known.get("pooling") or "mean")
         tokenizer = tokenizer or own_tokenizer
+    else:
+        name, model = model.name_or_path, model.base_model  # without a head
     tokenizer = tokenizer or backbone.load_tokenizer(name, model.config)
     backbone.check_vocabulary(tokenizer, model.config, name)
     set_direction(model, args.attention_direction, name)
