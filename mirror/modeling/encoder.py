@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from mirror.common.cli import at_least
 from mirror.common.errors import InputError, library_errors
 from mirror.common.vectors import top_k, unit_length
 from mirror.modeling.backbone import MAXIMUM_UNKNOWN, load_backbone, pad_right, position_limit, unknown_share
@@ -118,8 +119,7 @@ class Encoder:
         prompt = choose_prompt(name_or_path, known, prompt, prompt_name)
         length = min(length, position_limit(model))
         kept, is_pooled = truncate_dim or known.get("truncate_dim"), known.get("include_prompt", True)
-        model = model.to(device).eval()
-        encoder = cls(model, tokenizer, pooling, length, head, prompt, kept, of_roles, is_pooled)
+        encoder = cls(model.to(device).eval(), tokenizer, pooling, length, head, prompt, kept, of_roles, is_pooled)
         if truncate_dim and (width := encoder.dimension) < truncate_dim:
             raise InputError(f"--truncate_dim {truncate_dim}: the vectors of {name_or_path} have {width} dimensions")
         encoder.check(name_or_path)
@@ -142,9 +142,10 @@ class Encoder:
             show_progress: whether to show a progress bar on stderr. Default: only for a long list on a terminal.
 
         Raises:
-            InputError: a vector is not finite (names the first such text), or `texts` is one string, a table, or has an
-                item that is not a string (names its index).
+            InputError: a vector is not finite (names the first such text), `batch_size` is below 1, or `texts` is one
+                string, a table, or has an item that is not a string (names its index).
         """
+        at_least(1)("batch_size", batch_size)
         texts = list_of_texts(texts)
         if not texts:
             return np.empty((0, self.dimension), dtype=np.float32)
@@ -179,8 +180,7 @@ class Encoder:
         ids = self.tokenize(texts)
         if not self._warned and (share := unknown_share(ids, self.tokenizer)) > MAXIMUM_UNKNOWN:
             self._warned = True
-            message = "%.0f%% of the tokens are unknown to the tokenizer: these embeddings mean little"
-            logger.warning(message, 100 * share)
+            logger.warning("%.0f%% of the tokens are unknown to the tokenizer: these vectors mean little", 100 * share)
         # Longest first, so that too large a batch fails immediately.
         order = sorted(range(len(texts)), key=lambda row: -len(ids[row]))
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
@@ -203,8 +203,7 @@ class Encoder:
                 bar.update(len(rows))
         bad = ~np.isfinite(vectors).all(axis=1)
         if bad.any():
-            text = texts[int(bad.argmax())]
-            what = f"{bad.sum()} of {len(texts)} vectors are not finite, first for {text[:80]!r}"
+            what = f"{bad.sum()} of {len(texts)} vectors are not finite, first for {texts[bad.argmax()][:80]!r}"
             raise InputError(f"{what}; try --dtype float32")
         return vectors
 
@@ -222,6 +221,7 @@ class Encoder:
 
         For many calls over the same texts, encode them once and use `mirror.common.vectors.top_k`.
         """
+        at_least(1)("k", k)
         texts = list_of_texts(texts)
         vectors = self.encode_query(queries), self.encode_document(texts)
         scores, rows = top_k(*map(unit_length, vectors), k)  # (Q, k) each

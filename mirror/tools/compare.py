@@ -293,8 +293,8 @@ def parse_arguments() -> argparse.Namespace:
     add("--batch_size", type=positive, default=64, metavar="B", help="Number of texts per forward pass.")
     add_trust(parser)
     args = parser.parse_args()
-    if not args.texts and not args.tasks:
-        parser.error("give --texts or --tasks")
+    if not args.texts and (args.text_column or not args.tasks):
+        parser.error("--text_column is of --texts; give both" if args.text_column else "give --texts or --tasks")
     return args
 
 

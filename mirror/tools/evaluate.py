@@ -121,7 +121,7 @@ def main() -> None:
         written += draw_all(records, columns, table, [task.task for task in plan.tasks], output_dir)
         sys.stdout.write(results.format_text(columns, table) + "\n")
         logger.info("Saved results to %s:\n%s", output_dir, results.list_files(written, output_dir))
-        logger.info(after_scoring(models, paths))
+        logger.info(after_scoring(models, paths, args.pooling))
     state.wait_for_everyone()
     state.destroy_process_group()
 

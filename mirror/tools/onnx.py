@@ -277,8 +277,8 @@ def main() -> None:
     args = parser.parse_args()
     if not (args.onnx or args.openvino):
         parser.error("give --onnx, --openvino or both")
-    if args.eval_tasks and not args.int8:
-        parser.error("--eval_tasks scores the 8-bit model; add --int8")
+    if (args.eval_tasks or args.data_dir) and not args.int8:
+        parser.error("--eval_tasks and --data_dir are for scores of the 8-bit model; add --int8")
     configure_logging(logging.ERROR)  # the quantizer logs advice to the root logger
     runtimes = [runtime for name, runtime in RUNTIMES.items() if getattr(args, name)]
     for runtime in runtimes:

@@ -182,11 +182,11 @@ def after_training(folder: str, base_model: str, texts: Sequence[str] = ()) -> s
     )
 
 
-def after_scoring(models: Sequence[str], results: Sequence[Path]) -> str:
-    """Return the next commands for the last of the models (folders or Hub ids), with the `results.json` of each."""
-    model = shlex.quote(models[-1])
-    steps = {f"{_script('search')} {model} my_texts.txt 'a query'": "search your texts"}
-    is_run = [(Path(name) / FILE).exists() for name in models]
+def after_scoring(models: Sequence[str], results: Sequence[Path], pooling: str | None = None) -> str:
+    """Return the next commands for the last of the models (folders or Hub ids), with `results.json` of each and `--pooling`."""
+    model, is_run = shlex.quote(models[-1]), [(Path(name) / FILE).exists() for name in models]
+    needed = f" --pooling {pooling}" if pooling and not is_run[-1] else ""  # a run says its own
+    steps = {f"{_script('search')} {model} my_texts.txt 'a query'{needed}": "search your texts"}
     if is_run[-1]:  # its card can show the scores, those of the base model too if that is the other model
         scores = shlex.join(map(str, results if is_run == [False, True] else results[-1:]))
         steps[f"{_script('card')} {model} --results {scores}"] = "put the scores on its card"

@@ -50,6 +50,14 @@ def test_one_string_is_not_taken_for_its_letters(bert_folder):
         Encoder.from_pretrained(bert_folder, "mean", dtype="fp16")
 
 
+def test_numbers_below_one_are_refused(bert_folder):
+    encoder = Encoder.from_pretrained(bert_folder, "mean")
+    with pytest.raises(InputError, match="batch_size must be at least 1, got 0"):
+        encoder.encode(["a cat"], batch_size=0)
+    with pytest.raises(InputError, match="k must be at least 1, got -1"):  # not the texts but the last one
+        encoder.search(["a cat"], ["a cat", "a dog"], k=-1)
+
+
 def test_nothing_in_nothing_out(bert_folder):
     encoder = Encoder.from_pretrained(bert_folder, "mean")
     assert encoder.encode([]).shape == (0, 32)

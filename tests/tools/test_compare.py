@@ -109,6 +109,7 @@ def test_tasks_rank_them_where_there_are_labels(run):
     ("argv", "message"),
     [
         (["tiny"], "give --texts or --tasks"),
+        (["tiny", "--tasks", "equal.csv", "--text_column", "body"], "--text_column is of --texts; give both"),
         (["tiny", "--texts", "few.txt"], "--texts few.txt: names and words are not tested.* queries with --tasks"),
         (["tiny", "--texts", "gone.txt"], "gone.txt: no such file"),
         (["absent/folder", "--texts", "texts.txt"], "absent/folder"),

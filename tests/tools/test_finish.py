@@ -140,6 +140,13 @@ def test_the_scores_of_a_run_go_on_its_card(run, tmp_path, monkeypatch):
     assert refresh[-2:] == ["--results", str(after)]
 
 
+def test_a_model_that_says_no_pooling_is_searched_with_that_of_the_scores(run, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["mirror-eval"])
+    search, _ = commands(after_scoring(["bert-base-uncased"], [], "cls"))
+    assert search == ["mirror-search", "bert-base-uncased", "my_texts.txt", "a query", "--pooling", "cls"]
+    assert "--pooling" not in commands(after_scoring(["bert-base-uncased", run], [], "cls"))[0]
+
+
 def test_the_vectors_are_read_by_the_command_that_is_printed(tmp_path, capsys):
     folder = tmp_path / "the vectors"
     folder.mkdir()

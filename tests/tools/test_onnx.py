@@ -152,8 +152,11 @@ def test_tasks_that_cannot_be_scored(tmp_path, monkeypatch, capsys):
         onnx.tasks_to_score(["stsb_dve"], str(tmp_path))
     with pytest.raises(InputError, match="--eval_tasks amazon_zero_shot_tuned trains the encoder"):
         onnx.tasks_to_score(["amazon_zero_shot_tuned"], str(tmp_path))
-    with pytest.raises(InputError, match="--eval_tasks scores the 8-bit model; add --int8"):
-        run(monkeypatch, tmp_path, "--onnx", "--eval_tasks", "stsb_dev")
+    for flag, value in (("--eval_tasks", "stsb_dev"), ("--data_dir", "data")):
+        with pytest.raises(
+            InputError, match="--eval_tasks and --data_dir are for scores of the 8-bit model; add --int8"
+        ):
+            run(monkeypatch, tmp_path, "--onnx", flag, value)
 
 
 def without_onnx(monkeypatch) -> None:
