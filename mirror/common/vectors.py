@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import xxhash
 from torch import Tensor
 
+from mirror.common.cli import at_least
 from mirror.common.errors import InputError
 
 
@@ -67,8 +68,9 @@ def top_k(
         block_bytes: approximate memory of the search beyond its inputs.
 
     Returns:
-        scores (Q, k) float32 and indices (Q, k) int64, where k is at most N.
+        scores (Q, k) float32 and indices (Q, k) int64, where k is at most N. A k below 1 is an `InputError`.
     """
+    at_least(1)("k", k)
     k = min(k, len(entries))
     if not k or not len(queries):
         return np.empty((len(queries), k), np.float32), np.empty((len(queries), k), np.int64)

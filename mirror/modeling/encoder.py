@@ -221,10 +221,8 @@ class Encoder:
 
         For many calls over the same texts, encode them once and use `mirror.common.vectors.top_k`.
         """
-        at_least(1)("k", k)
         texts = list_of_texts(texts)
-        vectors = self.encode_query(queries), self.encode_document(texts)
-        scores, rows = top_k(*map(unit_length, vectors), k)  # (Q, k) each
+        scores, rows = top_k(unit_length(self.encode_query(queries)), unit_length(self.encode_document(texts)), k)
         pairs = (zip(*found, strict=True) for found in zip(rows, scores, strict=True))
         return [[(texts[row], float(score)) for row, score in found] for found in pairs]
 

@@ -54,8 +54,9 @@ def test_numbers_below_one_are_refused(bert_folder):
     encoder = Encoder.from_pretrained(bert_folder, "mean")
     with pytest.raises(InputError, match="batch_size must be at least 1, got 0"):
         encoder.encode(["a cat"], batch_size=0)
-    with pytest.raises(InputError, match="k must be at least 1, got -1"):  # not the texts but the last one
-        encoder.search(["a cat"], ["a cat", "a dog"], k=-1)
+    for k in (0, -1):  # -1 would be all texts but the last one
+        with pytest.raises(InputError, match=f"k must be at least 1, got {k}"):
+            encoder.search(["a cat"], ["a cat", "a dog"], k=k)
 
 
 def test_nothing_in_nothing_out(bert_folder):
